@@ -5,11 +5,13 @@ Dry run and real run are the same call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stoker.domain.context import LaunchPlan, PlanRequest
-from stoker.domain.residency import Resident
+from stoker.domain.context import LaunchPlan, PlanRequest, Shortfall, plan_launch
+from stoker.domain.ladder import MAX_OPTIONS, in_gib
+from stoker.domain.residency import Resident, choose_victims, is_busy_victim, is_idle_victim
+from stoker.domain.session import Phase
 from stoker.errors import ErrorCode
 from stoker.ids import DeploymentName, Generation, PoolId
 
@@ -83,5 +85,194 @@ Verdict = Admit | EvictThenAdmit | Wait | Refuse
 
 
 def decide(demand: Demand, world: World) -> Verdict:
-    """M-70, over every pool the plan names: never-fits first, then now, then victims, then wait, then refuse."""
-    raise NotImplementedError
+    """M-70, over every pool the plan names: never-fits first, then now, then victims, then wait, then refuse.
+
+    Nobody is evicted for a larger automatic window: what fits beside the others at its minimum is admitted. Nothing
+    is taken from anyone unless the whole set suffices.
+    """
+    alone = plan_launch(demand.plan, world.budgets)
+    if isinstance(alone, Shortfall):
+        return _never_fits(demand, alone)
+    room = _room(world)
+    now = plan_launch(demand.plan, room)
+    if isinstance(now, LaunchPlan):
+        return Admit(now)
+    scene = _Scene(demand, world, room, now)
+    return (
+        _wait_for_returning(scene)
+        or _evict_idle(scene)
+        or _evict_abandoned(scene)
+        or _earmark_busy(scene)
+        or _blocked_by_pins(scene)
+        or _wait_for_others(scene)
+    )
+
+
+_LOADING = frozenset({Phase.RESERVED, Phase.PREPARING, Phase.STARTING, Phase.INITIALIZING})
+_ENDING = frozenset({Phase.DRAINING, Phase.STOPPING})
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """One decision under way: what is asked, the room now, and the smallest plan that is short of it."""
+
+    demand: Demand
+    world: World
+    room: Mapping[PoolId, int]
+    short: Shortfall
+
+    @property
+    def shortage(self) -> dict[PoolId, int]:
+        return {self.short.pool: self.short.needed_bytes - self.room.get(self.short.pool, 0)}
+
+    @property
+    def needed(self) -> dict[PoolId, int]:
+        return {self.short.pool: self.short.needed_bytes}
+
+    def plan_after(self, leaving: Iterable[Resident]) -> LaunchPlan | None:
+        plan = plan_launch(self.demand.plan, _plus(self.room, _sum(leaving)))
+        return plan if isinstance(plan, LaunchPlan) else None
+
+    def of(self, phases: Iterable[Phase]) -> tuple[Resident, ...]:
+        wanted = frozenset(phases)
+        return tuple(r for r in self.world.residents if r.phase in wanted and r.reservation.get(self.short.pool, 0))
+
+    def wait(self, on: str, holders: Iterable[Resident]) -> Wait:
+        return Wait(on, tuple(r.generation for r in holders), self.needed, dict(self.room))
+
+
+def _wait_for_returning(scene: _Scene) -> Verdict | None:
+    """What is already draining or stopping will do: nobody else has to go."""
+    if not scene.world.returning:
+        return None
+    plan = plan_launch(scene.demand.plan, _plus(scene.room, scene.world.returning))
+    if isinstance(plan, Shortfall):
+        return None
+    holders = scene.of(_ENDING)
+    is_draining = any(r.phase is Phase.DRAINING for r in holders)
+    return scene.wait("draining" if is_draining else "stopping", holders)
+
+
+def _evict_idle(scene: _Scene) -> Verdict | None:
+    return _evict(scene, tuple(filter(is_idle_victim, scene.world.residents)))
+
+
+def _evict_abandoned(scene: _Scene) -> Verdict | None:
+    """S-16: a load that nobody waits for any more gives way to a ticket that cannot start without its memory."""
+    loads = tuple(r for r in scene.of(_LOADING) if r.abandoned_load and not r.pinned)
+    return _evict(scene, (*filter(is_idle_victim, scene.world.residents), *loads)) if loads else None
+
+
+def _evict(scene: _Scene, candidates: tuple[Resident, ...]) -> Verdict | None:
+    if not scene.demand.may_evict:
+        return None
+    victims = choose_victims(candidates, scene.shortage)
+    plan = scene.plan_after(victims) if victims else None
+    return EvictThenAdmit(plan, tuple(r.generation for r in victims or ())) if plan else None
+
+
+def _earmark_busy(scene: _Scene) -> Verdict | None:
+    """M-85: the fewest busy ones that suffice beside all idle ones, then only the idle ones still needed."""
+    if not scene.demand.may_evict:
+        return None
+    idle = tuple(filter(is_idle_victim, scene.world.residents))
+    busy = tuple(r for r in scene.world.residents if is_busy_victim(r) and not is_idle_victim(r))
+    earmarks = choose_victims(busy, _minus(scene.shortage, _sum(idle)))
+    if not earmarks:
+        return None
+    victims = choose_victims(idle, _minus(scene.shortage, _sum(earmarks))) or ()
+    plan = scene.plan_after((*victims, *earmarks))
+    if plan is None:
+        return None
+    return EvictThenAdmit(plan, tuple(r.generation for r in victims), tuple(r.generation for r in earmarks))
+
+
+def _blocked_by_pins(scene: _Scene) -> Verdict | None:
+    """R-31: even with everything else gone, the pinned sessions leave too little."""
+    pinned = tuple(r for r in scene.of((*_LOADING, Phase.READY)) if r.pinned)
+    if not pinned:
+        return None
+    plan = plan_launch(scene.demand.plan, _minus(scene.world.budgets, _sum(pinned)))
+    if isinstance(plan, LaunchPlan):
+        return None
+    names = ", ".join(sorted({r.deployment for r in pinned}))
+    return _refuse(
+        scene,
+        ErrorCode.BLOCKED_BY_PIN,
+        plan.room_bytes,
+        message=f"{scene.demand.deployment} needs {in_gib(plan.needed_bytes)} of {plan.pool}; "
+        f"beside the pinned {names} there can be {in_gib(max(0, plan.room_bytes))}.",
+        remedy=f"Unpin {names}, or {_either(plan.would_fit_if)}." if plan.would_fit_if else f"Unpin {names}.",
+        options=(f"unpin {names}", *plan.would_fit_if),
+    )
+
+
+def _wait_for_others(scene: _Scene) -> Verdict:
+    """Blocked by something that will end; without leave to evict, a resident that stays is a refusal for now."""
+    loading = tuple(r for r in scene.of(_LOADING) if not r.pinned)
+    ending = scene.of(_ENDING)
+    unconfirmed = scene.of((Phase.STOP_UNCONFIRMED,))
+    ready = tuple(filter(is_busy_victim, scene.world.residents)) if scene.demand.may_evict else ()
+    gone: list[Resident] = [*ready]
+    for on, holders in (("stopping", ending), ("loading", loading), ("stop-unconfirmed", unconfirmed)):
+        gone += holders
+        if holders and scene.plan_after(gone) is not None:
+            return scene.wait(on, holders)
+    if scene.demand.may_evict or scene.world.promised:
+        return scene.wait("busy", (*ready, *ending, *loading, *unconfirmed))
+    free = scene.room.get(scene.short.pool, 0)
+    return _refuse(
+        scene,
+        ErrorCode.MEMORY_BUSY,
+        free,
+        message=f"{scene.demand.deployment} needs {in_gib(scene.short.needed_bytes)} of {scene.short.pool}, "
+        f"{in_gib(max(0, free))} is free, and it may not push others out.",
+        remedy="Unload another model, or wait until one is idle.",
+        options=scene.short.would_fit_if,
+    )
+
+
+def _never_fits(demand: Demand, short: Shortfall) -> Refuse:
+    room = max(0, short.room_bytes)
+    return Refuse(
+        code=ErrorCode.NEVER_FITS,
+        message=f"{demand.deployment} needs {in_gib(short.needed_bytes)} of {short.pool}; "
+        f"{in_gib(room)} is all there is for models.",
+        remedy=f"What would fit: {_either(short.would_fit_if)}." if short.would_fit_if else "Use a smaller model.",
+        pool=short.pool,
+        needed_bytes=short.needed_bytes,
+        headroom_bytes=short.room_bytes,
+        short_bytes=short.needed_bytes - short.room_bytes,
+        would_fit_if=short.would_fit_if,
+    )
+
+
+def _refuse(
+    scene: _Scene, code: ErrorCode, headroom: int, *, message: str, remedy: str, options: tuple[str, ...]
+) -> Refuse:
+    needed = scene.short.needed_bytes
+    return Refuse(code, message, remedy, scene.short.pool, needed, headroom, needed - headroom, options[:MAX_OPTIONS])
+
+
+def _either(options: tuple[str, ...]) -> str:
+    return " or ".join(options)
+
+
+def _room(world: World) -> dict[PoolId, int]:
+    """M-56: budget minus what is reserved and what is promised to claims ahead; negative while overdrawn."""
+    return _minus(_minus(world.budgets, world.reserved), world.promised)
+
+
+def _sum(residents: Iterable[Resident]) -> dict[PoolId, int]:
+    total: dict[PoolId, int] = {}
+    for resident in residents:
+        total = _plus(total, resident.reservation)
+    return total
+
+
+def _plus(left: Mapping[PoolId, int], right: Mapping[PoolId, int]) -> dict[PoolId, int]:
+    return {pool: left.get(pool, 0) + right.get(pool, 0) for pool in (*left, *right)}
+
+
+def _minus(left: Mapping[PoolId, int], right: Mapping[PoolId, int]) -> dict[PoolId, int]:
+    return {pool: amount - right.get(pool, 0) for pool, amount in left.items()}

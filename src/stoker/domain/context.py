@@ -33,7 +33,10 @@ class EngineWishes:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """Everything the planner needs that does not change with the world: model, engine, settings."""
+    """Everything the planner needs that does not change with the world: model, engine, settings.
+
+    ``declared_bytes`` is the operator's own price (M-45). ``physical_cores`` is 0 where nobody can tell.
+    """
 
     deployment: str
     engine: EngineId
@@ -49,6 +52,7 @@ class PlanRequest:
     task: str = "generate"
     cores: int = 1
     ram_total_bytes: int = 0
+    physical_cores: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,5 +97,10 @@ class Shortfall:
 
 
 def plan_launch(request: PlanRequest, room: Mapping[PoolId, int]) -> LaunchPlan | Shortfall:
-    """The best plan whose charge fits ``room`` (bytes per pool), by the ladder of M-60."""
-    raise NotImplementedError
+    """The best plan whose charge fits ``room`` (bytes per pool), by the ladder of M-60.
+
+    ``room`` is also what M-58 calls fast. Explicit parts are granted exactly or not at all.
+    """
+    from stoker.domain.ladder import climb  # the ladder speaks of the records above
+
+    return climb(request, room)

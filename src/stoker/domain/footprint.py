@@ -1,4 +1,4 @@
-"""Bytes a session takes per pool (M-35): the records; pricing rules stand beside them as they grow.
+"""Bytes a session takes per pool (M-35): the records. `stoker.domain.pricing` fills them.
 
 A footprint is a pure function of facts, settings, memory profile and placement. Charges round up.
 """
@@ -41,7 +41,13 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class MemoryProfile:
-    """Constants of one engine build and backend (M-36). Defaults are the neutral profile."""
+    """Constants of one engine build and backend (M-36).
+
+    ``cell_step``: windows are rounded up to this many cells. ``window_margin``: sliding layers keep a micro-batch
+    beyond their window. ``compute_factor`` and ``host_fixed_bytes`` 0: no scratch, no process term. Types on
+    ``repack_types`` are kept twice under mmap (M-41). ``kv_quant_sensitive``: architectures that lose by a quantised
+    cache (M-59).
+    """
 
     engine: str = ""
     backend: str = "cpu"
@@ -52,3 +58,8 @@ class MemoryProfile:
     repack_types: frozenset[str] = frozenset()
     value_copy: bool = False
     logits_rows: bool = False
+    window_margin: bool = True
+    kv_quant_sensitive: frozenset[str] = frozenset()
+
+
+NEUTRAL = MemoryProfile(window_margin=False)

@@ -41,11 +41,15 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """All pools of the host; ``shape`` is ``discrete``, ``unified`` or ``cpu`` (M-22)."""
+    """All pools of the host; ``shape`` is ``discrete``, ``unified`` or ``cpu`` (M-22).
+
+    ``cores`` are those this process may run on; ``physical_cores`` is 0 where nobody can tell.
+    """
 
     pools: dict[PoolId, Pool] = field(default_factory=dict)
     shape: str = "cpu"
     cores: int = 1
+    physical_cores: int = 0
 
     @property
     def ram(self) -> Pool:

@@ -37,7 +37,11 @@ class LayerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """``count`` equal layers. Dimensions in elements; ``state_elements`` per layer and slot."""
+    """``count`` equal layers. Dimensions in elements; ``state_elements`` per layer and slot.
+
+    ``rank`` and ``nope`` shape latent attention (M-10); ``inner`` is the width of a state layer (M-11); ``indexer``
+    are further key elements per token; ``loops`` multiplies every cache and state (M-12).
+    """
 
     count: int
     kind: LayerKind
@@ -46,6 +50,11 @@ class LayerGroup:
     v_dim: int = 0
     window: int = 0
     state_elements: int = 0
+    rank: int = 0
+    nope: int = 0
+    inner: int = 0
+    indexer: int = 0
+    loops: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +148,8 @@ class StoredModel:
     """A model this host has: where its bytes lie and what its header says.
 
     ``path`` is the file (or part 1, or folder) as the engine gets it; ``reference`` is canonical, ``names`` are what
-    people may type for it.
+    people may type for it. ``stamps`` are device, inode, size and modification time in nanoseconds of each file when
+    its header was read (T-21).
     """
 
     model_id: ModelId
@@ -150,3 +160,4 @@ class StoredModel:
     status: str = "ok"
     added_at: float = 0.0
     companions: tuple[tuple[str, str], ...] = ()
+    stamps: tuple[tuple[str, int, int, int, int], ...] = ()
