@@ -99,7 +99,10 @@ class SessionState:
     """One life. Everything a decision about it needs; replaced whole by each step.
 
     ``awaiting_explanation`` holds a confirmed end back until `ExitExplained` (T4); ``load_reported`` and
-    ``crash_reported`` keep S-22's "exactly one". ``port_attempts`` counts from 1.
+    ``crash_reported`` keep S-22's "exactly one" (an adopted or leftover life begins with its load reported: it has no
+    load events). ``ended_itself``: the unit exited unasked. ``port_attempts`` counts from 1. ``stop_grace_s`` is the
+    grace in force, None: the deployment's own. ``unit_id`` is the unit's name on the host. ``stop_attempts`` counts
+    stops that were not confirmed, ``failed_retries`` those of them that were retries (S-32).
     """
 
     generation: Generation
@@ -137,6 +140,15 @@ class SessionState:
     next_retry_at: float | None = None
     drain_deadline: float | None = None
     force_release_by: str | None = None
+    unit_id: str = ""
+    endpoint_kind: str = "tcp"
+    hardening_missing: tuple[str, ...] = ()
+    substituted_card: Mapping[str, Any] | None = None
+    stop_begun_at: float | None = None
+    ended_itself: bool = False
+    in_flight_failed: int = 0
+    failed_retries: int = 0
+    supervisor_failures: int = 0
 
 
 # -- commands ------------------------------------------------------------------------------------------------------
@@ -144,7 +156,10 @@ class SessionState:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End this life. ``mode``: drain or now; ``drain_s`` bounds the drain; ``grace_s`` None: the deployment's."""
+    """End this life. ``mode``: drain or now; ``drain_s`` bounds the drain; ``grace_s`` None: the deployment's.
+
+    A kill is mode now with a grace of 0 (S-29).
+    """
 
     generation: Generation
     reason: Reason
@@ -155,6 +170,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
+    """``by``: caller or operator; what other reasons imply goes before it in the event (S-116)."""
+
     generation: Generation
     reason: Reason = Reason.CANCELLED
     by: str = "operator"
@@ -204,11 +221,13 @@ class PrepareFailed:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The unit runs. ``unit`` is the host's identity record, opaque here."""
+    """The unit runs. ``unit`` is the host's identity record, opaque here; ``endpoint_kind``: tcp or unix."""
 
     generation: Generation
     unit: Any
     endpoint: Any
+    endpoint_kind: str = "tcp"
+    hardening_missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +309,8 @@ class StopConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class StopUnconfirmed:
+    """Not proven gone. ``survivors`` are records with ``pid``, ``name`` and ``bytes``, opaque otherwise."""
+
     generation: Generation
     cause: str
     detail: str = ""
@@ -335,6 +356,8 @@ class ClaimRoom:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRoom:
+    """Give the machine claim back, and the start lease with it if it is still held."""
+
     generation: Generation
 
 
@@ -410,7 +433,11 @@ class RecordForceRelease:
 
 @dataclass(frozen=True, slots=True)
 class RecordAttempt:
-    """Write the load's outcome to the journal: ready, failed or cancelled (S-23)."""
+    """Write the load's outcome to the journal: ready, failed or cancelled (S-23).
+
+    ``crashed`` adds the end of a life that had been ready to its attempt, and a later explanation replaces an earlier
+    one (S-111): there is one attempt per generation.
+    """
 
     generation: Generation
     outcome: str
@@ -447,3 +474,25 @@ Effect = (
     | CloseUpstream | SavePromptCache | ExplainExit | StopUnit | CleanUp | RecordForceRelease | RecordAttempt
     | ArmTimer | CancelEffects | Publish
 )  # fmt: skip
+
+
+# -- what a step is --------------------------------------------------------------------------------------------------
+
+
+class Outcome(StrEnum):
+    """``dropped`` and ``refused`` change nothing (S-4); ``joined`` shares the end that has already begun (S-20)."""
+
+    APPLIED = "applied"
+    DROPPED = "dropped"
+    REFUSED = "refused"
+    JOINED = "joined"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The state after one input, what to carry out in this order, and what became of the input."""
+
+    state: SessionState
+    effects: tuple[Effect, ...] = ()
+    outcome: Outcome = Outcome.APPLIED
+    refusal: str | None = None
