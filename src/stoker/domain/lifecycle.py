@@ -29,7 +29,7 @@ from stoker.domain.session import (
 
 Effects = tuple[Effect, ...]
 
-__all__ = ["LEGAL", "Outcome", "Step", "adopted", "leftover", "reserved", "step"]
+__all__ = ["LEGAL", "PORT_ATTEMPTS", "Outcome", "Step", "adopted", "leftover", "reserved", "step"]
 
 LEGAL: Mapping[Phase, frozenset[Phase]] = {
     Phase.RESERVED: frozenset({Phase.PREPARING, Phase.GONE}),
@@ -45,7 +45,7 @@ LEGAL: Mapping[Phase, frozenset[Phase]] = {
 """S-5, fixed. Between phases a life takes these edges and no others."""
 
 
-_PORT_ATTEMPTS = 3  # S-44
+PORT_ATTEMPTS = 3  # S-44
 _FAILS: Mapping[type[Input], Reason] = {
     RoomDenied: Reason.ROOM_DENIED,
     PrepareFailed: Reason.PREPARE_FAILED,
@@ -82,7 +82,7 @@ def step(state: SessionState, incoming: Input, now: float) -> Step:
             changes = {"stage": "loading-weights", "endpoint_kind": kind, "hardening_missing": missing}
             running = _to(state, Phase.INITIALIZING, now, **changes)
             return Step(running, (WatchUnit(generation), WatchLoad(generation)))
-        case StartFailed(retry_port=True) if state.port_attempts < _PORT_ATTEMPTS:
+        case StartFailed(retry_port=True) if state.port_attempts < PORT_ATTEMPTS:
             again = replace(state, port_attempts=state.port_attempts + 1)
             return Step(again, (StartUnit(generation, again.port_attempts),))
         case RoomDenied() | PrepareFailed() | StartFailed() | ReadyRefused():
