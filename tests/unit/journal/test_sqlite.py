@@ -300,6 +300,7 @@ async def test_nobody_waits_for_ever_when_the_writer_dies(path):
             for act in (die, lambda _: None):
                 with pytest.raises(HostError, match="the writer thread ended"):
                     await journal._do(act)
+            await journal._writer.join()
     finally:
         threading.excepthook = caught
 
