@@ -73,8 +73,8 @@ _KEY = "key_id label scopes by"
 _REQUEST = (
     "request_id client_request_id? ticket_id? key_id? dialect route translated? model_asked model? deployment? "
     "replica? generation? conversation? lane? priority? queued_at? queue_ms? load_ms? ttft_ms? duration_ms status "
-    "code? speaker? end bytes_in? bytes_out? prompt_tokens? completion_tokens? cached_tokens? tokens_per_s? finish_reasons? "
-    "retries? trace_id?"
+    "code? speaker? end bytes_in? bytes_out? prompt_tokens? completion_tokens? cached_tokens? tokens_per_s? "
+    "finish_reasons? retries? trace_id?"
 )
 _POOL = (
     "pool_id kind device? capacity_bytes budget_bytes budget_origin reserved_bytes headroom_bytes measured_bytes? "
