@@ -6,6 +6,7 @@ A ticket is owned by the kernel; others only read it. A grant is the right to us
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -36,6 +37,13 @@ class End(StrEnum):
     REFUSED = "refused"
 
 
+@dataclass(slots=True)
+class Activity:
+    """Loop time of the last byte of any answer of one session; written by the relay, read by the liveness watch."""
+
+    last_byte_at: float = -math.inf
+
+
 @dataclass(frozen=True, slots=True)
 class Door:
     """How to reach one ready session: fixed when it becomes ready."""
@@ -44,21 +52,21 @@ class Door:
     deployment: DeploymentName
     replica: int
     endpoint: Endpoint
-    token: str | None
+    token: str | None = field(repr=False)
     served_name: str
     accepted: Accepted
     wire: Wire
     first_token_timeout_s: float
     stream_idle_timeout_s: float
+    activity: Activity = field(default_factory=Activity, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One work (or ``light``) request that wants a place. ``max_wait_s`` None: the deployment's own."""
+    """One work request that wants a place. ``max_wait_s`` None: the deployment's own alone."""
 
     request_id: RequestId
     deployment: DeploymentName
-    light: bool = False
     max_wait_s: float | None = None
     keep_alive_s: float | None = None
     may_load: bool = True
@@ -67,25 +75,23 @@ class Ask:
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A request's place in the order. ``wake`` is called once, synchronously, when the state leaves ``waiting``.
+    """A request's place in the order. ``wake`` is called synchronously each time the state leaves ``waiting``.
 
-    ``load_ms`` is the part of the wait spent loading. ``error`` is set for refused, expired and cancelled tickets.
+    ``error`` is set for refused, expired and cancelled tickets. Times are loop time.
     """
 
     ticket_id: TicketId
     ask: Ask
     deployment: DeploymentName
     queued_at: float
-    deadline: float
     wake: Callable[[Ticket], None]
     state: TicketState = TicketState.WAITING
     door: Door | None = None
     error: StokerError | None = None
     blocked_by: str = "load"
     granted_at: float | None = None
-    paused_since: float | None = None
-    load_s: float = 0.0
-    sequence: int = field(default=0)
+    ended_at: float | None = None
+    requeued: bool = False
 
     @property
     def generation(self) -> Generation | None:

@@ -1,0 +1,285 @@
+"""From a running unit to a ready one, and whether it still answers afterwards (S-99 to S-110).
+
+Ready means that the route this engine documents as able to answer has answered, from a listener that is the unit's
+own. An open port, a model list or a process that lives is not enough; an inspect that fails is not an exit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import anyio
+
+from stoker.domain.context import LaunchPlan
+from stoker.domain.session import (
+    BecameReady,
+    ExitFacts,
+    Failure,
+    Liveness,
+    LivenessChanged,
+    LoadTimedOut,
+    ReadyRefused,
+    Reason,
+    StageSeen,
+    Stop,
+)  # fmt: skip
+from stoker.ids import RAM, Generation
+from stoker.ports import units as host
+from stoker.ports.engines import STAGE_ORDER, Accepted, ExitSeen, ProbeRoute, ReadySeen, Seen, Stage, Verdict
+from stoker.ports.upstream import Probes, Reply
+from stoker.runtime.outbox import Assignment
+from stoker.runtime.tickets import Door
+
+_LOAD_STALL_S, _LOAD_CEILING_S = 180.0, 3600.0
+_PROBE_LEAST_S, _PROBE_MOST_S = 0.010, 0.250
+_LIVENESS_EVERY_S, _DEGRADED_AFTER, _STREAMING_S, _HANG_S = 10.0, 3, 60.0, 300.0
+_NOTED_FORMS = 64
+_BLANKS = re.compile(r"[0-9]+")
+_REPORT_MOST_S, _REPORT_LEAST_S = 0.25, 5.0
+
+
+class Around(Protocol):
+    """What readiness needs of a supervisor's surroundings."""
+
+    @property
+    def units(self) -> host.Units: ...
+    @property
+    def probes(self) -> Probes: ...
+    @property
+    def post(self) -> Callable[[Any], None]: ...
+    @property
+    def now(self) -> Callable[[], float]: ...
+
+
+def exit_facts(ended: host.Exit) -> ExitFacts:
+    return ExitFacts(ended.code, ended.signal, ended.oom_killed, ended.wall, ended.by)
+
+
+class LoadWatch:
+    """Watches one load: reads the log, probes, and keeps the two deadlines of S-102."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        plan: LaunchPlan,
+        unit_plan: host.UnitPlan,
+        unit: host.UnitIdentity,
+        endpoint: host.Endpoint,
+        around: Around,
+        tail: deque[str],
+    ) -> None:
+        prospect = assignment.prospect
+        assert prospect is not None
+        self._adapter, self._plan, self._around, self._unit = prospect.adapter, plan, around, unit
+        self._generation: Generation = assignment.generation
+        self._unit_plan = unit_plan
+        self._tail = tail
+        self._startup = self._adapter.startup(plan, prospect.installation.build)
+        self._base_s = self._adapter.load_allowance_s(plan.facts.total_bytes, plan.settings)
+        self._ceiling_s = assignment.load_timeout_s or max(_LOAD_CEILING_S, self._base_s)
+        self.seen = Seen(stage=Stage.LOADING_WEIGHTS)
+        self._cursor = 0
+        self._forms: deque[str] = deque(maxlen=_NOTED_FORMS)
+        self._began = around.now()
+        self._progressed = self._began
+        self._reported = float("-inf")
+        self._entered = {Stage.LOADING_WEIGHTS: self._began}
+        self._reported_seen: Seen | None = None
+        self._wake = anyio.Event()
+        self._endpoint = endpoint
+
+    @property
+    def liveness_route(self) -> ProbeRoute:
+        return self._startup.liveness
+
+    # -- the log ---------------------------------------------------------------------------------------------------
+
+    async def follow_log(self) -> None:
+        """Read lines as they come; ends with the unit. A line that tells nothing new is no progress (S-103)."""
+        async for line in self._around.units.logs(self._unit, self._cursor):
+            self._take_line(line)
+
+    async def read_rest(self) -> None:
+        """What the log held when the unit ended."""
+        await self.follow_log()
+
+    def _take_line(self, line: host.LogLine) -> None:
+        self._cursor = max(self._cursor, line.cursor)
+        if not line.repaint:
+            self._tail.append(line.text)
+        before = self.seen
+        after = self._adapter.read_line(line.text, before)
+        form = _BLANKS.sub("#", line.text)
+        if form not in self._forms:
+            self._forms.append(form)
+            self._progressed = self._around.now()
+        if after is before:
+            return
+        stage = after.stage if STAGE_ORDER[after.stage] >= STAGE_ORDER[before.stage] else before.stage
+        if stage is not before.stage:
+            self._entered.setdefault(stage, self._around.now())
+            self._reported = float("-inf")
+        self.seen = after
+        if after.fatal is not None or (after.listening and not before.listening):
+            self._wake.set()
+
+    # -- the wait --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> BecameReady | None:
+        """Probe until ready. Posts refusals and time limits itself; returns the readiness to post, or None."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.follow_log)
+            ready = await self._probe_until_ready()
+            tasks.cancel_scope.cancel()
+        return ready
+
+    async def _probe_until_ready(self) -> BecameReady | None:
+        while True:
+            now = self._around.now()
+            if self.seen.fatal is not None:
+                self._around.post(ReadyRefused(self._generation, self._fatal()))
+                return None
+            if (late := self._late(now)) is not None:
+                self._around.post(late)
+                return None
+            self._report(now)
+            owns = await self._around.units.owns_listener(self._unit, self._endpoint)
+            if owns is False:
+                self._around.post(self._foreign())
+                return None
+            if owns and (bodies := await self._probe()) is not None:
+                return await self._judge(bodies)
+            await self._pause(self._around.now() - self._began)
+
+    async def _pause(self, elapsed_s: float) -> None:
+        """S-101: 1 % of the elapsed time between 10 and 250 ms; at once when the log says "listening"."""
+        self._wake = anyio.Event()
+        with anyio.move_on_after(min(_PROBE_MOST_S, max(_PROBE_LEAST_S, 0.01 * elapsed_s))):
+            await self._wake.wait()
+
+    async def _probe(self) -> dict[str, bytes] | None:
+        probe = self._startup.probe
+        reply = await self._call(probe.path, probe.timeout_s)
+        if reply is None or reply.status != probe.status or probe.body_has not in reply.body:
+            return None
+        bodies = {probe.path: reply.body}
+        for path in self._startup.also:
+            more = await self._call(path, probe.timeout_s)
+            if more is not None and more.status == 200:
+                bodies[path] = more.body
+        return bodies
+
+    async def _call(self, path: str, timeout_s: float) -> Reply | None:
+        token = next(iter(self._unit_plan.secrets), None)
+        reply = await self._around.probes.call(self._endpoint, "GET", path, token=token, timeout_s=timeout_s)
+        return reply if isinstance(reply, Reply) else None
+
+    async def _judge(self, bodies: dict[str, bytes]) -> BecameReady | None:
+        if not await self._around.units.owns_listener(self._unit, self._endpoint):
+            self._around.post(self._foreign())
+            return None
+        usage = await self._around.units.usage(self._unit)
+        measured = {} if usage is None else {RAM: usage.anonymous_bytes + usage.mapped_bytes}
+        judged = self._adapter.judge_ready(ReadySeen(bodies, self.seen, self._plan, measured))
+        match judged:
+            case Accepted():
+                return BecameReady(self._generation, judged, measured, self._stages_ms())
+            case Verdict():
+                failure = Failure(
+                    judged.kind, judged.message, judged.cause, judged.remedy, judged.numbers, judged.excerpt
+                )
+                self._around.post(ReadyRefused(self._generation, failure))
+                return None
+
+    def _stages_ms(self) -> dict[str, int]:
+        now = self._around.now()
+        edges = sorted(self._entered.items(), key=lambda entry: STAGE_ORDER[entry[0]])
+        ends = [at for _, at in edges[1:]] + [now]
+        return {str(stage): round((end - at) * 1000) for (stage, at), end in zip(edges, ends, strict=True)}
+
+    # -- bounds ----------------------------------------------------------------------------------------------------
+
+    def _deadline(self) -> float:
+        """The earlier of soft (allowance, or a stall after the last progress) and hard (the ceiling): S-102."""
+        soft = max(self._began + self._base_s, self._progressed + _LOAD_STALL_S)
+        return min(soft, self._began + self._ceiling_s)
+
+    def _late(self, now: float) -> LoadTimedOut | None:
+        deadline = self._deadline()
+        if now < deadline:
+            return None
+        stalled = deadline < self._began + self._ceiling_s
+        elapsed_s = now - self._began
+        if stalled:
+            code, words = "load-stalled", f"showed no progress for {now - self._progressed:.0f} s"
+        else:
+            code, words = "load-timed-out", f"was not ready after {elapsed_s:.0f} s"
+        failure = Failure(
+            code,
+            f"{self._plan.deployment} {words} (stage {self.seen.stage}).",
+            kind=code,
+            remedy="Look at its log with `stoker logs`, or raise load_timeout_s.",
+            numbers={"elapsed_ms": round(elapsed_s * 1000)},
+            excerpt=tuple(self._tail)[-8:],
+        )
+        return LoadTimedOut(self._generation, failure, stalled=stalled)
+
+    def _report(self, now: float) -> None:
+        """At most four a second, at least every five seconds (S-104)."""
+        stale = now - self._reported
+        if stale < _REPORT_MOST_S or (stale < _REPORT_LEAST_S and self._reported_seen is self.seen):
+            return
+        self._reported, self._reported_seen = now, self.seen
+        self._around.post(
+            StageSeen(
+                self._generation,
+                str(self.seen.stage),
+                self.seen.percent,
+                elapsed_ms=round((now - self._began) * 1000),
+                deadline_ms=round((self._deadline() - now) * 1000),
+                ceiling_ms=round(self._ceiling_s * 1000),
+            )
+        )
+
+    def _fatal(self) -> Failure:
+        verdict = self._adapter.explain(ExitSeen(None, "initializing", tuple(self._tail), self._plan, self.seen))
+        return Failure(verdict.kind, verdict.message, verdict.cause, verdict.remedy, verdict.numbers, verdict.excerpt)
+
+    def _foreign(self) -> ReadyRefused:
+        """Somebody else listens where the engine should: never probed as ours (S-45)."""
+        failure = Failure(
+            "port-in-use",
+            f"Another program listens on {self._endpoint} where {self._plan.deployment} should.",
+            kind="port-in-use",
+            remedy="End that program, or let Stoker choose the port.",
+        )
+        return ReadyRefused(self._generation, failure)
+
+
+async def watch_liveness(door: Door, load: LoadWatch, around: Around) -> None:
+    """One call every 10 s, not counted as use (S-109, S-110)."""
+    probe = load.liveness_route
+    failures = 0
+    said = Liveness.OK
+    failing_since = around.now()
+    while True:
+        await anyio.sleep(_LIVENESS_EVERY_S)
+        reply = await around.probes.call(door.endpoint, "GET", probe.path, token=door.token, timeout_s=5.0)
+        if isinstance(reply, Reply) and reply.status == probe.status:
+            failures, failing_since = 0, around.now()
+            liveness = Liveness.OK
+        elif around.now() - door.activity.last_byte_at < _STREAMING_S:
+            continue
+        else:
+            failures += 1
+            liveness = Liveness.DEGRADED if failures >= _DEGRADED_AFTER else Liveness.SUSPECT
+        if liveness is not said:
+            said = liveness
+            around.post(LivenessChanged(door.generation, liveness, failures))
+        quiet_s = around.now() - max(failing_since, door.activity.last_byte_at)
+        if said is Liveness.DEGRADED and quiet_s >= _HANG_S:
+            around.post(Stop(door.generation, Reason.HUNG, mode="now"))
+            return

@@ -1,0 +1,82 @@
+"""What an earlier run left behind, met at the start and proven gone (S-90 to S-95).
+
+Every open row enters the kernel as a resident with its recorded reservation before anything is admitted; then each is
+looked at and acted on through the one teardown. One bad record stops neither the others nor the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+from stoker.domain.reconcile import Action, Finding, judge
+from stoker.domain.session import Phase
+from stoker.ids import Generation
+from stoker.ports.journal import Journal, OpenLife
+from stoker.ports.units import Kept, UnitIdentity, Units
+from stoker.runtime.inputs import HoldsRead, LeftoverFound, LeftoverJudged
+from stoker.runtime.kernel import Kernel
+
+_AT_ONCE = 8
+_CALL_S, _ALL_S = 5.0, 20.0
+_SETTLED_POLL_S = 0.02
+
+
+class Reconciler:
+    def __init__(self, kernel: Kernel, journal: Journal, units: Units, post: Callable[[Any], Any]) -> None:
+        self._kernel, self._journal, self._units, self._post = kernel, journal, units, post
+        self.counts = {"adopted": 0, "reaped": 0, "forgotten": 0, "reported": 0}
+
+    async def run(self, wall: float) -> None:
+        """Steps 2 to 4 of S-90, within 20 s; what was not reached stays a leftover and is worked on later."""
+        self._post(HoldsRead(await self._journal.holds(), wall))
+        lives = await self._journal.open_lives()
+        for life in lives:
+            self._post(LeftoverFound(life))
+        limiter = anyio.CapacityLimiter(_AT_ONCE)
+        with anyio.move_on_after(_ALL_S):
+            async with anyio.create_task_group() as tasks:
+                for life in lives:
+                    tasks.start_soon(self._settle, life, limiter)
+        await self._retry_residues()
+
+    async def _settle(self, life: OpenLife, limiter: anyio.CapacityLimiter) -> None:
+        async with limiter:
+            finding = await self._look(life)
+            verdict = judge(finding)
+            while verdict.action is Action.WAIT:  # its guardian is still at work (R2)
+                await anyio.sleep(_SETTLED_POLL_S)
+                finding = await self._look(life)
+                verdict = judge(finding)
+            generation = life.session.generation
+            word = {Action.REAP: "reaped", Action.FORGET: "forgotten", Action.ADOPT: "adopted"}
+            self.counts[word.get(verdict.action, "reported")] += 1
+            self._post(LeftoverJudged(generation, verdict.rule, str(verdict.action), _found(finding)))
+            if verdict.action in {Action.REAP, Action.FORGET}:
+                await self._gone(generation)
+
+    async def _look(self, life: OpenLife) -> Finding:
+        finding: Finding | None = None
+        with anyio.move_on_after(_CALL_S):
+            finding = await self._units.inspect_leftover(life)
+        return finding or Finding(life.session.unit_kind, runtime_reachable=False, container_state="unknown")
+
+    async def _gone(self, generation: Generation) -> None:
+        """Wait until the life is gone, or its stop was not confirmed and goes on in the background."""
+        while (session := self._kernel.state.sessions.get(generation)) is not None:
+            if session.phase is Phase.STOP_UNCONFIRMED and session.state.stop_attempts:
+                return
+            await anyio.sleep(_SETTLED_POLL_S)
+
+    async def _retry_residues(self) -> None:
+        for residue in await self._journal.residues():
+            identity = UnitIdentity(residue.generation, self._units.kind, life_dir=residue.path)
+            if not isinstance(await self._units.remove(identity), Kept):
+                await self._journal.clear_residue(residue.generation)
+
+
+def _found(finding: Finding) -> str:
+    members = ", ".join(str(member) for member in finding.members) or "no member"
+    return f"guardian {finding.guardian or 'unknown'}, {members}"
