@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from stoker.domain.context import LaunchPlan, PlanRequest, Shortfall, plan_launch
-from stoker.domain.ladder import MAX_OPTIONS, in_gib
+from stoker.domain.ladder import MAX_OPTIONS, in_gib, smallest_need
 from stoker.domain.residency import Resident, choose_victims, is_busy_victim, is_idle_victim
 from stoker.domain.session import Phase
 from stoker.errors import ErrorCode
@@ -88,16 +88,14 @@ def decide(demand: Demand, world: World) -> Verdict:
     """M-70, over every pool the plan names: never-fits first, then now, then victims, then wait, then refuse.
 
     Nobody is evicted for a larger automatic window: what fits beside the others at its minimum is admitted. Nothing
-    is taken from anyone unless the whole set suffices.
+    is taken from anyone unless the whole set suffices. Whether something fits is asked of the smallest plan; the plan
+    that is handed out is the planner's best for the room there will be.
     """
-    alone = plan_launch(demand.plan, world.budgets)
-    if isinstance(alone, Shortfall):
-        return _never_fits(demand, alone)
-    room = _room(world)
-    now = plan_launch(demand.plan, room)
-    if isinstance(now, LaunchPlan):
-        return Admit(now)
-    scene = _Scene(demand, world, room, now)
+    scene = _Scene(demand, world, _room(world), smallest_need(demand.plan))
+    if not _holds(world.budgets, scene.needed):
+        return _never_fits(scene)
+    if _holds(scene.room, scene.needed):
+        return Admit(scene.plan_in(scene.room))
     return (
         _wait_for_returning(scene)
         or _evict_idle(scene)
@@ -110,43 +108,48 @@ def decide(demand: Demand, world: World) -> Verdict:
 
 _LOADING = frozenset({Phase.RESERVED, Phase.PREPARING, Phase.STARTING, Phase.INITIALIZING})
 _ENDING = frozenset({Phase.DRAINING, Phase.STOPPING})
+_UNCONFIRMED = frozenset({Phase.STOP_UNCONFIRMED})
+_STAYING = _LOADING | {Phase.READY}
 
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """One decision under way: what is asked, the room now, and the smallest plan that is short of it."""
+    """One decision under way: what is asked, the room now, and what the smallest plan needs."""
 
     demand: Demand
     world: World
     room: Mapping[PoolId, int]
-    short: Shortfall
+    needed: Mapping[PoolId, int]
 
     @property
     def shortage(self) -> dict[PoolId, int]:
-        return {self.short.pool: self.short.needed_bytes - self.room.get(self.short.pool, 0)}
+        return _minus(self.needed, self.room)
 
-    @property
-    def needed(self) -> dict[PoolId, int]:
-        return {self.short.pool: self.short.needed_bytes}
+    def fits_after(self, leaving: Iterable[Resident]) -> bool:
+        return _holds(_plus(self.room, _sum(leaving)), self.needed)
 
-    def plan_after(self, leaving: Iterable[Resident]) -> LaunchPlan | None:
-        plan = plan_launch(self.demand.plan, _plus(self.room, _sum(leaving)))
-        return plan if isinstance(plan, LaunchPlan) else None
+    def plan_in(self, room: Mapping[PoolId, int]) -> LaunchPlan:
+        plan = plan_launch(self.demand.plan, room)
+        assert isinstance(plan, LaunchPlan), "the smallest plan fits, so the ladder ends in one"
+        return plan
 
-    def of(self, phases: Iterable[Phase]) -> tuple[Resident, ...]:
-        wanted = frozenset(phases)
-        return tuple(r for r in self.world.residents if r.phase in wanted and r.reservation.get(self.short.pool, 0))
+    def plan_after(self, leaving: Iterable[Resident]) -> LaunchPlan:
+        return self.plan_in(_plus(self.room, _sum(leaving)))
+
+    def of(self, phases: frozenset[Phase]) -> tuple[Resident, ...]:
+        """Residents in these phases that hold something of a pool that is short."""
+        short = [pool for pool, amount in self.shortage.items() if amount > 0]
+        return tuple(
+            r for r in self.world.residents if r.phase in phases and any(r.reservation.get(pool, 0) for pool in short)
+        )
 
     def wait(self, on: str, holders: Iterable[Resident]) -> Wait:
-        return Wait(on, tuple(r.generation for r in holders), self.needed, dict(self.room))
+        return Wait(on, tuple(r.generation for r in holders), dict(self.needed), dict(self.room))
 
 
 def _wait_for_returning(scene: _Scene) -> Verdict | None:
     """What is already draining or stopping will do: nobody else has to go."""
-    if not scene.world.returning:
-        return None
-    plan = plan_launch(scene.demand.plan, _plus(scene.room, scene.world.returning))
-    if isinstance(plan, Shortfall):
+    if not scene.world.returning or not _holds(_plus(scene.room, scene.world.returning), scene.needed):
         return None
     holders = scene.of(_ENDING)
     is_draining = any(r.phase is Phase.DRAINING for r in holders)
@@ -167,8 +170,9 @@ def _evict(scene: _Scene, candidates: tuple[Resident, ...]) -> Verdict | None:
     if not scene.demand.may_evict:
         return None
     victims = choose_victims(candidates, scene.shortage)
-    plan = scene.plan_after(victims) if victims else None
-    return EvictThenAdmit(plan, tuple(r.generation for r in victims or ())) if plan else None
+    if not victims:
+        return None
+    return EvictThenAdmit(scene.plan_after(victims), tuple(r.generation for r in victims))
 
 
 def _earmark_busy(scene: _Scene) -> Verdict | None:
@@ -182,26 +186,22 @@ def _earmark_busy(scene: _Scene) -> Verdict | None:
         return None
     victims = choose_victims(idle, _minus(scene.shortage, _sum(earmarks))) or ()
     plan = scene.plan_after((*victims, *earmarks))
-    if plan is None:
-        return None
     return EvictThenAdmit(plan, tuple(r.generation for r in victims), tuple(r.generation for r in earmarks))
 
 
 def _blocked_by_pins(scene: _Scene) -> Verdict | None:
     """R-31: even with everything else gone, the pinned sessions leave too little."""
-    pinned = tuple(r for r in scene.of((*_LOADING, Phase.READY)) if r.pinned)
-    if not pinned:
-        return None
-    plan = plan_launch(scene.demand.plan, _minus(scene.world.budgets, _sum(pinned)))
-    if isinstance(plan, LaunchPlan):
+    pinned = tuple(r for r in scene.of(_STAYING) if r.pinned)
+    left = _minus(scene.world.budgets, _sum(pinned))
+    plan = None if _holds(left, scene.needed) else plan_launch(scene.demand.plan, left)
+    if not isinstance(plan, Shortfall):
         return None
     names = ", ".join(sorted({r.deployment for r in pinned}))
     return _refuse(
-        scene,
+        scene.demand.deployment,
         ErrorCode.BLOCKED_BY_PIN,
-        plan.room_bytes,
-        message=f"{scene.demand.deployment} needs {in_gib(plan.needed_bytes)} of {plan.pool}; "
-        f"beside the pinned {names} there can be {in_gib(max(0, plan.room_bytes))}.",
+        plan,
+        where=f"beside the pinned {names}, which keep theirs",
         remedy=f"Unpin {names}, or {_either(plan.would_fit_if)}." if plan.would_fit_if else f"Unpin {names}.",
         options=(f"unpin {names}", *plan.would_fit_if),
     )
@@ -211,47 +211,55 @@ def _wait_for_others(scene: _Scene) -> Verdict:
     """Blocked by something that will end; without leave to evict, a resident that stays is a refusal for now."""
     loading = tuple(r for r in scene.of(_LOADING) if not r.pinned)
     ending = scene.of(_ENDING)
-    unconfirmed = scene.of((Phase.STOP_UNCONFIRMED,))
+    unconfirmed = scene.of(_UNCONFIRMED)
     ready = tuple(filter(is_busy_victim, scene.world.residents)) if scene.demand.may_evict else ()
     gone: list[Resident] = [*ready]
     for on, holders in (("stopping", ending), ("loading", loading), ("stop-unconfirmed", unconfirmed)):
         gone += holders
-        if holders and scene.plan_after(gone) is not None:
+        if holders and scene.fits_after(gone):
             return scene.wait(on, holders)
     if scene.demand.may_evict or scene.world.promised:
         return scene.wait("busy", (*ready, *ending, *loading, *unconfirmed))
-    free = scene.room.get(scene.short.pool, 0)
     return _refuse(
-        scene,
+        scene.demand.deployment,
         ErrorCode.MEMORY_BUSY,
-        free,
-        message=f"{scene.demand.deployment} needs {in_gib(scene.short.needed_bytes)} of {scene.short.pool}, "
-        f"{in_gib(max(0, free))} is free, and it may not push others out.",
+        _shortfall(scene, scene.room),
+        where="beside those that it may not push out",
         remedy="Unload another model, or wait until one is idle.",
-        options=scene.short.would_fit_if,
     )
 
 
-def _never_fits(demand: Demand, short: Shortfall) -> Refuse:
-    room = max(0, short.room_bytes)
+def _never_fits(scene: _Scene) -> Refuse:
+    short = _shortfall(scene, scene.world.budgets)
+    remedy = f"What would fit: {_either(short.would_fit_if)}." if short.would_fit_if else "Use a smaller model."
+    return _refuse(scene.demand.deployment, ErrorCode.NEVER_FITS, short, where="for all models together", remedy=remedy)
+
+
+def _shortfall(scene: _Scene, room: Mapping[PoolId, int]) -> Shortfall:
+    plan = plan_launch(scene.demand.plan, room)
+    assert isinstance(plan, Shortfall), "the smallest plan does not fit, so no other does"
+    return plan
+
+
+def _refuse(
+    name: str, code: ErrorCode, short: Shortfall, *, where: str, remedy: str, options: tuple[str, ...] = ()
+) -> Refuse:
+    """One sentence with model, need and what there is, in GiB (M-71)."""
+    there = in_gib(max(0, short.room_bytes))
     return Refuse(
-        code=ErrorCode.NEVER_FITS,
-        message=f"{demand.deployment} needs {in_gib(short.needed_bytes)} of {short.pool}; "
-        f"{in_gib(room)} is all there is for models.",
-        remedy=f"What would fit: {_either(short.would_fit_if)}." if short.would_fit_if else "Use a smaller model.",
+        code=code,
+        message=f"{name} needs {in_gib(short.needed_bytes)} of {short.pool}; there is {there} {where}.",
+        remedy=remedy,
         pool=short.pool,
         needed_bytes=short.needed_bytes,
         headroom_bytes=short.room_bytes,
         short_bytes=short.needed_bytes - short.room_bytes,
-        would_fit_if=short.would_fit_if,
+        would_fit_if=(options or short.would_fit_if)[:MAX_OPTIONS],
     )
 
 
-def _refuse(
-    scene: _Scene, code: ErrorCode, headroom: int, *, message: str, remedy: str, options: tuple[str, ...]
-) -> Refuse:
-    needed = scene.short.needed_bytes
-    return Refuse(code, message, remedy, scene.short.pool, needed, headroom, needed - headroom, options[:MAX_OPTIONS])
+def _holds(room: Mapping[PoolId, int], needed: Mapping[PoolId, int]) -> bool:
+    return all(amount <= room.get(pool, 0) for pool, amount in needed.items())
 
 
 def _either(options: tuple[str, ...]) -> str:
@@ -275,4 +283,5 @@ def _plus(left: Mapping[PoolId, int], right: Mapping[PoolId, int]) -> dict[PoolI
 
 
 def _minus(left: Mapping[PoolId, int], right: Mapping[PoolId, int]) -> dict[PoolId, int]:
+    """Over the pools of ``left``."""
     return {pool: amount - right.get(pool, 0) for pool, amount in left.items()}

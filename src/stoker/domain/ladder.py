@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 
 from stoker.domain.context import EngineWishes, LaunchPlan, PlanRequest, Shortfall
 from stoker.domain.digest import plan_digest
-from stoker.domain.footprint import Footprint
 from stoker.domain.kv_cache import can_quantise
-from stoker.domain.pricing import MIB, Shape, checkpoint_cost, price_ram
+from stoker.domain.pricing import MIB, Shape, charge_ram, checkpoint_cost, price_ram
 from stoker.ids import RAM, PoolId
 
 GIB = 1 << 30
@@ -44,6 +43,11 @@ def climb(request: PlanRequest, room: Mapping[PoolId, int]) -> LaunchPlan | Shor
     room_bytes = room.get(RAM, 0)
     plan = _first_fit(request, room_bytes)
     return plan if plan is not None else _shortfall(request, room_bytes)
+
+
+def smallest_need(request: PlanRequest) -> dict[PoolId, int]:
+    """What the smallest plan takes. A room holds some plan exactly when it holds this one."""
+    return {RAM: _charge(request, shape_of(request, _smallest(request)))}
 
 
 def requested_tokens(request: PlanRequest) -> int:
@@ -86,9 +90,8 @@ def kv_types(request: PlanRequest) -> tuple[str, ...]:
 def _first_fit(request: PlanRequest, room_bytes: int) -> LaunchPlan | None:
     for rung in _fixed_rungs(request, room_bytes):
         shape = shape_of(request, rung)
-        price = _price(request, shape)
-        if price.charge.get(RAM, 0) <= room_bytes:
-            return _plan(request, shape, price)
+        if _charge(request, shape) <= room_bytes:
+            return _plan(request, shape)
     if request.context_tokens is not None:
         return None
     kinds = kv_types(request)
@@ -97,7 +100,7 @@ def _first_fit(request: PlanRequest, room_bytes: int) -> LaunchPlan | None:
         window = largest_window(request, room_bytes, kv_type=last, slots=slots)
         if window is not None:
             shape = shape_of(request, Rung(last, slots, window))
-            return _plan(request, shape, _price(request, shape))
+            return _plan(request, shape)
     return None
 
 
@@ -139,7 +142,11 @@ def _largest(low: int, high: int, fits: Callable[[int], bool]) -> int | None:
 
 
 def _fits(request: PlanRequest, rung: Rung, room_bytes: int) -> bool:
-    return _price(request, shape_of(request, rung)).charge.get(RAM, 0) <= room_bytes
+    return _charge(request, shape_of(request, rung)) <= room_bytes
+
+
+def _charge(request: PlanRequest, shape: Shape) -> int:
+    return charge_ram(request.facts, request.profile, shape, declared_bytes=request.declared_bytes)
 
 
 def _most_slots(request: PlanRequest, room_bytes: int) -> int:
@@ -154,8 +161,9 @@ def _is_sensitive(request: PlanRequest) -> bool:
     return request.facts.architecture in request.profile.kv_quant_sensitive
 
 
-def _price(request: PlanRequest, shape: Shape) -> Footprint:
-    return price_ram(request.facts, request.profile, shape, declared_bytes=request.declared_bytes)
+def _smallest(request: PlanRequest) -> Rung:
+    kind = "f16" if _is_sensitive(request) else kv_types(request)[-1]
+    return Rung(kind, _fewest_slots(request), minimum_tokens(request))
 
 
 def shape_of(request: PlanRequest, rung: Rung) -> Shape:
@@ -189,7 +197,7 @@ def _cache_ram_bytes(request: PlanRequest) -> int:
     return min(CACHE_RAM_BYTES, request.ram_total_bytes // 20) // MIB * MIB
 
 
-def _plan(request: PlanRequest, shape: Shape, price: Footprint) -> LaunchPlan:
+def _plan(request: PlanRequest, shape: Shape) -> LaunchPlan:
     wishes = request.wishes
     is_batched_input = request.task != "generate"
     batch = wishes.batch_tokens or (shape.context_tokens if is_batched_input else BATCH_TOKENS)
@@ -212,7 +220,7 @@ def _plan(request: PlanRequest, shape: Shape, price: Footprint) -> LaunchPlan:
         use_mmap=shape.use_mmap,
         cache_ram_bytes=shape.cache_ram_bytes,
         checkpoints=shape.checkpoints,
-        footprint=price,
+        footprint=price_ram(request.facts, request.profile, shape, declared_bytes=request.declared_bytes),
         task=request.task,
         reasons=_reasons(request, shape),
     )
@@ -237,9 +245,8 @@ def _reasons(request: PlanRequest, shape: Shape) -> tuple[str, ...]:
 
 
 def _shortfall(request: PlanRequest, room_bytes: int) -> Shortfall:
-    kind = "f16" if _is_sensitive(request) else kv_types(request)[-1]
-    smallest = Rung(kind, _fewest_slots(request), minimum_tokens(request))
-    needed = _price(request, shape_of(request, smallest)).charge.get(RAM, 0)
+    smallest = _smallest(request)
+    needed = smallest_need(request)[RAM]
     high = max(requested_tokens(request), STEP_TOKENS) // STEP_TOKENS
     largest = _largest(1, high, lambda tokens: _fits(request, replace(smallest, context_tokens=tokens), room_bytes))
     return Shortfall(RAM, needed, room_bytes, largest, _options(request, room_bytes, needed, largest))

@@ -97,7 +97,8 @@ class Weights:
 
     @property
     def total(self) -> int:
-        return self.input_embedding + self.output + sum(b.total for b in self.blocks) + self.other
+        blocks = sum([b.attention_and_rest + b.dense_ffn + b.experts for b in self.blocks])
+        return self.input_embedding + self.output + blocks + self.other
 
 
 @dataclass(frozen=True, slots=True)

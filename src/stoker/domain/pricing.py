@@ -52,18 +52,31 @@ def price_ram(
     if declared_bytes is not None:
         terms: tuple[Term, ...] = (Term(RAM, "declared", declared_bytes),)
         return Footprint(terms, {RAM: declared_bytes}, facts.uncertain, "declared")
-    found = [
-        *_weights(facts, profile, shape),
-        Term(RAM, "kv-cache", _kv(facts, profile, shape)),
-        Term(RAM, "state", shape.slots * state_bytes(facts)),
-        Term(RAM, "compute", compute_bytes(facts, profile, shape)),
-        Term(RAM, "output", _output(facts, profile, shape)),
-        Term(RAM, "process", _process(facts, profile, shape)),
-        Term(RAM, "prompt-cache", shape.cache_ram_bytes, "lazy"),
-        Term(RAM, "checkpoints", shape.checkpoints * checkpoint_cost(facts, profile, shape), "lazy"),
-    ]
-    terms = tuple(term for term in found if term.bytes)
+    terms = tuple(Term(RAM, *part) for part in _parts(facts, profile, shape) if part[1])
     return Footprint(terms, {RAM: sum(term.bytes for term in terms)}, _uncertain(facts))
+
+
+def charge_ram(facts: ModelFacts, profile: MemoryProfile, shape: Shape, *, declared_bytes: int | None = None) -> int:
+    """The charge of `price_ram` alone, for searches that price many shapes."""
+    return sum(part[1] for part in _parts(facts, profile, shape)) if declared_bytes is None else declared_bytes
+
+
+def _parts(facts: ModelFacts, profile: MemoryProfile, shape: Shape) -> tuple[tuple[str, int, str, str], ...]:
+    """Name, bytes, when and backing of every term; zeros included."""
+    backing = "mapped" if shape.use_mmap else "anonymous"
+    weights, repacked = _weights(facts, profile, shape)
+    checkpoints = shape.checkpoints and shape.checkpoints * checkpoint_cost(facts, profile, shape)
+    return (
+        ("weights", weights, "load", backing),
+        ("repacked", repacked, "load", "anonymous"),
+        ("kv-cache", _kv(facts, profile, shape), "load", "anonymous"),
+        ("state", shape.slots * state_bytes(facts), "load", "anonymous"),
+        ("compute", compute_bytes(facts, profile, shape), "load", "anonymous"),
+        ("output", _output(facts, profile, shape), "load", "anonymous"),
+        ("process", _process(facts, profile, shape), "load", "anonymous"),
+        ("prompt-cache", shape.cache_ram_bytes, "lazy", "anonymous"),
+        ("checkpoints", checkpoints, "lazy", "anonymous"),
+    )
 
 
 def checkpoint_cost(facts: ModelFacts, profile: MemoryProfile, shape: Shape) -> int:
@@ -109,17 +122,15 @@ def compute_bytes(facts: ModelFacts, profile: MemoryProfile, shape: Shape) -> in
     return ceil(scratch * profile.compute_factor) if profile.compute_factor != 1.0 else scratch
 
 
-def _weights(facts: ModelFacts, profile: MemoryProfile, shape: Shape) -> list[Term]:
-    """M-41: under mmap the file is mapped and repacked tensors are held twice; without it, each is held once."""
-    backing = "mapped" if shape.use_mmap else "anonymous"
+def _weights(facts: ModelFacts, profile: MemoryProfile, shape: Shape) -> tuple[int, int]:
+    """M-41: the file's tensors, and those held a second time: under mmap a repacked one is copied."""
     total = facts.weights.total
     if not total:
-        return [Term(RAM, "weights", fallback_weights_bytes(facts.total_bytes), backing=backing)]
-    repacked = 0
-    if shape.use_mmap and profile.repack_types:
-        on_list = {name.lower() for name in profile.repack_types}
-        repacked = sum(amount for name, amount in facts.weights.by_type if name.lower() in on_list)
-    return [Term(RAM, "weights", total, backing=backing), Term(RAM, "repacked", repacked)]
+        return fallback_weights_bytes(facts.total_bytes), 0
+    if not (shape.use_mmap and profile.repack_types):
+        return total, 0
+    on_list = {name.lower() for name in profile.repack_types}
+    return total, sum(amount for name, amount in facts.weights.by_type if name.lower() in on_list)
 
 
 def _kv(facts: ModelFacts, profile: MemoryProfile, shape: Shape) -> int:

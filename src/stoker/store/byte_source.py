@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from hashlib import sha256
+from struct import Struct, error
 from typing import Protocol, Self
 
 from stoker.errors import ErrorCode, StoreError
 
 WINDOW_BYTES = 1 << 20
 FIRST_BYTES = 64 << 10
+_LENGTH = Struct("<Q").unpack_from
 
 
 class ByteSource(Protocol):
@@ -132,31 +134,35 @@ class Cursor:
         return hasher.hexdigest()
 
     def skip_strings(self, count: int, limit: int, field: str) -> None:
-        """Walk ``count`` length-prefixed strings without keeping any (M-5)."""
+        """Walk ``count`` length-prefixed strings without keeping any (M-5).
+
+        A string is refused when it reaches further than ``limit`` bytes beyond the window it begins in.
+        """
         while count:
-            if self.position + 8 > self.end:
-                self.need(8, field)
+            self.need(8, field)
             if len(self._window) - self._at < 8:
                 self._slide(8)
-            count = self._walk(count, limit, field)
+            count, beyond = self._walk(count)
+            if beyond > limit:
+                raise self.corrupt(field, f"holds a string longer than {limit} bytes")
+            self.need(beyond, field)
+            if beyond:
+                self._base, self._at, self._window = self.position + beyond, 0, b""
 
-    def _walk(self, count: int, limit: int, field: str) -> int:
-        """As many whole strings as lie in the window; at least one. The hot loop of large vocabularies."""
-        window, at = self._window, self._at
-        last = len(window) - 8
-        while count and at <= last:
-            length = int.from_bytes(window[at : at + 8], "little")
-            after = at + 8 + length
-            if after > last + 8:
-                self._at = at + 8
-                if length > limit:
-                    raise self.corrupt(field, f"a string of {length} bytes, at most {limit}")
-                self.skip(length, field)
-                return count - 1
-            at = after
-            count -= 1
-        self._at = at
-        return count
+    def _walk(self, count: int) -> tuple[int, int]:
+        """Walk inside the window: how many strings are left, and how far the last one reaches out of it.
+
+        The hot loop of large vocabularies: the end of the window ends it, not a comparison at each step.
+        """
+        window, at, left = self._window, self._at, count
+        try:
+            for left in range(count, 0, -1):  # noqa: B007 - what is left is the result
+                at += _LENGTH(window, at)[0] + 8
+            left = 0
+        except (error, OverflowError):
+            pass
+        self._at = min(at, len(window))
+        return left, at - self._at
 
     def _slide(self, length: int) -> None:
         """Move the window so that ``length`` bytes lie in it; the first reads are small, most headers are."""

@@ -49,7 +49,7 @@ def test_a_model_that_never_fits_is_refused_before_anyone_is_touched() -> None:
     assert isinstance(got, Refuse)
     assert got.code is ErrorCode.NEVER_FITS
     assert (got.needed_bytes, got.headroom_bytes, got.short_bytes) == (3 * GIB, 2 * GIB, GIB)
-    assert "new needs 3.00 GiB of ram; 2.00 GiB" in got.message
+    assert "new needs 3.00 GiB of ram; there is 2.00 GiB" in got.message
     assert got.would_fit_if == ("1.00 GiB more memory for models",)
 
 
