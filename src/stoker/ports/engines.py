@@ -40,16 +40,32 @@ STAGE_ORDER = {stage: place for place, stage in enumerate(Stage)}
 
 
 @dataclass(frozen=True, slots=True)
+class OptionRules:
+    """Which of an operator's extra arguments an engine may get (E-27, E-28).
+
+    ``free``: option -> how many values it takes; ``reserved``: option -> the setting of ours that decides it, or "";
+    ``env_prefixes``: variables that set options. What is neither free nor reserved is refused as unknown.
+    """
+
+    free: Mapping[str, int] = field(default_factory=dict)
+    reserved: Mapping[str, str] = field(default_factory=dict)
+    env_prefixes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Traits:
+    """What holds for every build of an engine. ``arguments`` judges an operator's own arguments."""
+
     formats: frozenset[str]
     tasks: frozenset[str]
     unit_kinds: frozenset[str]
     self_sizing: str = "none"
     endpoints: frozenset[str] = frozenset({"tcp"})
-    token: str = "none"
+    token: str = "none"  # noqa: S105 - how a token is given, not one
     stop_grace_s: float = 10.0
     members: int = 1
     exclusive: bool = False
+    arguments: OptionRules = OptionRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +171,10 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Everything about where a launch runs that is not in the plan. Paths as the unit sees them."""
+    """Everything about where a launch runs that is not in the plan. Paths as the unit sees them.
+
+    ``build`` says which flags exist; None: those that the descriptor assumes.
+    """
 
     unit_kind: str
     executable: str
@@ -171,6 +190,7 @@ class Site:
     cards: tuple[tuple[str, int], ...] = ()
     extra_args: tuple[str, ...] = ()
     extra_env: Mapping[str, str] = field(default_factory=dict)
+    build: Build | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +258,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class ExitSeen:
-    """For `explain`. ``lines`` is the whole log before ready, the tail after it. ``phase`` as in the session machine."""
+    """For `explain`. ``lines`` is the whole log before ready, the tail after it; ``phase`` the session's."""
 
     exit: Exit | None
     phase: str
@@ -407,5 +427,3 @@ class Adapter(Protocol):
     def explain(self, seen: ExitSeen) -> Verdict: ...
     def wire(self, plan: LaunchPlan, accepted: Accepted) -> Wire: ...
     def read_metrics(self, text: str) -> Sample: ...
-
-

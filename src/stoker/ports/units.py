@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
+from stoker.domain.reconcile import Finding
 from stoker.ids import Generation, Scope, UnitName
 
 
@@ -290,3 +292,17 @@ class Units(Protocol):
     async def recover(self, generation: Generation, life_dir: str) -> UnitIdentity | None:
         """The identity durably recorded in ``life_dir`` (``unit.json``), or None if there is none (S-37)."""
         ...
+
+    async def inspect_leftover(
+        self, unit: UnitIdentity, *, intent_age_s: float | None = None, looked_again: int = 0
+    ) -> Finding:
+        """What the host says about a row of an earlier run, for `stoker.domain.reconcile.judge` (S-91)."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """Take up work. Leaving it ends what still runs by its own guard; that is not a confirmed stop."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> bool | None: ...

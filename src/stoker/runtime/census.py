@@ -13,6 +13,7 @@ from typing import Any
 from stoker.domain.deployments import DeploymentSpec
 from stoker.domain.restart import Held, may_start
 from stoker.domain.session import Phase
+from stoker.ids import PoolId
 from stoker.runtime.machine import failure_error
 from stoker.runtime.orders import operation_fields, problem
 from stoker.runtime.state import LIVE, LOADING, Deployment, KernelState, Operation, Session
@@ -97,7 +98,7 @@ class Census:
             places=width or deployment.spec.max_in_flight or deployment.spec.slots or 1,
             in_flight=deployment.in_flight,
             waiting=len(deployment.queue),
-            estimate={**plan.footprint.charge} if plan is not None else {},
+            estimate=_by_pool(plan.footprint.charge) if plan is not None else {},
             hold=self._hold(deployment),
             last_error=self._last_error(deployment),
             model=prospect.model.reference if prospect else None,
@@ -164,8 +165,8 @@ class Census:
             engine=session.engine,
             installation=session.installation,
             unit={"kind": state.unit_kind, "id": f"stoker-{self._state.scope}-{state.generation}"},
-            reservation={**state.reservation},
-            measured={**session.measured},
+            reservation=_by_pool(state.reservation),
+            measured=_by_pool(session.measured),
             slots=session.plan.slots if session.plan else None,
             width=session.width if accepted else None,
             in_flight=session.in_flight,
@@ -280,6 +281,10 @@ def spec_fields(spec: DeploymentSpec) -> dict[str, Any]:
             value = dict(value)
         shown[name] = value
     return shown
+
+
+def _by_pool(amounts: Mapping[PoolId, int]) -> dict[str, int]:
+    return {str(pool): amount for pool, amount in amounts.items()}
 
 
 def _capabilities(session: Session) -> tuple[str, ...]:

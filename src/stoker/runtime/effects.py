@@ -15,12 +15,12 @@ from typing import Any, assert_never
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import anyio.to_thread
 
 from stoker.domain.deployments import DeploymentSpec
 from stoker.errors import HostError, StokerError
 from stoker.ids import Generation
 from stoker.ports.journal import Hold, Journal, OperationRow
+from stoker.ports.threads import Threads
 from stoker.runtime.bus import Bus
 from stoker.runtime.inputs import GenerationsStored, Resolved, TimePassed, Unresolved
 from stoker.runtime.kernel import Kernel
@@ -44,6 +44,10 @@ from stoker.runtime.uses import Upstreams
 _NET_S = 1.0  # R-33
 
 
+class KernelFault(BaseException):  # noqa: N818 - not an error to be caught: it ends the daemon (S-115)
+    """The kernel broke one of its own rules. Not an `Exception`, so that no boundary below the daemon swallows it."""
+
+
 @dataclass(slots=True)
 class Carrier:
     """The shell around one kernel. `run` owns every task; it returns when it is cancelled and all have ended."""
@@ -52,6 +56,7 @@ class Carrier:
     bus: Bus
     journal: Journal
     resolver: Resolver
+    threads: Threads
     upstreams: Upstreams
     now: Callable[[], float]
     surroundings: Surroundings | None = None
@@ -67,9 +72,13 @@ class Carrier:
     # -- in and out ------------------------------------------------------------------------------------------------
 
     def post(self, incoming: Any) -> Any:
-        """Apply one input and carry what follows. Raises what the kernel raises."""
+        """Apply one input and carry what follows. Raises the `StokerError` that refuses a command, or `KernelFault`."""
         try:
             return self.kernel.apply(incoming, self.now())
+        except StokerError:
+            raise
+        except Exception as broken:
+            raise KernelFault(f"the kernel failed on {type(incoming).__name__}: {broken!r}") from broken
         finally:
             self.carry()
 
@@ -175,7 +184,7 @@ class Carrier:
 
     async def _resolve(self, spec: DeploymentSpec) -> None:
         try:
-            prospect = await anyio.to_thread.run_sync(self.resolver.resolve, spec)
+            prospect = await self.threads(self.resolver.resolve, spec)
         except StokerError as error:
             self.post(Unresolved(spec.name, spec, error))
         else:

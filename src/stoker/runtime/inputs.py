@@ -103,7 +103,9 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Reconcile is done: admission opens (S-90, step 5)."""
+    """Reconcile is done: admission opens (S-90, step 5). ``reconciled`` counts its verdicts."""
+
+    reconciled: Mapping[str, int] = field(default_factory=dict)
 
 
 # -- commands ------------------------------------------------------------------------------------------------------

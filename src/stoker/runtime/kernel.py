@@ -19,6 +19,7 @@ from stoker.domain.session import (
     ASKED,
     BecameReady,
     Cancel,
+    CleanUp,
     Failure,
     Input,
     Liveness,
@@ -40,7 +41,7 @@ from stoker.runtime import inputs
 from stoker.runtime.intake import Intake, crash_loop_held, shutting_down
 from stoker.runtime.machine import Machine, deployment_of, failure_error
 from stoker.runtime.orders import Orders
-from stoker.runtime.outbox import Assignment, Instruction, OpenDoor, Spawn, WriteHold
+from stoker.runtime.outbox import Assignment, Carry, Instruction, OpenDoor, Spawn, WriteHold
 from stoker.runtime.room import Room
 from stoker.runtime.state import LIVE, LOADING, Deployment, KernelState, Session, Want
 from stoker.runtime.tickets import Ask, Door, End, Ticket
@@ -182,9 +183,13 @@ class Kernel:
                 if (session := self.state.sessions.get(incoming.generation)) is not None:
                     session.launch_shown, session.env_names = incoming.argv_shown, incoming.env_names
                     session.token = incoming.token
-            case inputs.Opened():
+            case inputs.Opened(reconciled=reconciled):
                 self.state.phase = "ready"
                 self.state.stale_plan = True
+                self.machine.announce(
+                    "daemon.started", instance=self.state.instance, version=self.state.version,
+                    reconciled=dict(reconciled), resumed=[],
+                )  # fmt: skip
             case _:
                 self._observe_life(incoming)
 
@@ -228,6 +233,8 @@ class Kernel:
         elif phase is Phase.STOP_UNCONFIRMED:
             self.orders.on_stop_unconfirmed(session)
         elif phase is Phase.GONE:
+            if before.phase is Phase.RESERVED:  # nothing was prepared, but its supervisor has to go
+                self.machine.send(Carry(session.generation, CleanUp(session.generation)))
             self._on_gone(session)
         if before.phase in LOADING and phase not in LOADING:
             deployment = deployment_of(self.state, session)
@@ -463,7 +470,7 @@ class Kernel:
         self.machine.send(
             Spawn(
                 Assignment(
-                    generation, session.state.deployment, row.replica, row.reservation, row.load_key, leftover=unit,
+                    generation, session.state.deployment, row.replica, session.state.reservation, row.load_key, leftover=unit,
                     life_dir=row.life_dir,
                 )
             )

@@ -39,17 +39,19 @@ class Reconciler:
         with anyio.move_on_after(_ALL_S):
             async with anyio.create_task_group() as tasks:
                 for life in lives:
-                    tasks.start_soon(self._settle, life, limiter)
+                    tasks.start_soon(self._settle, life, wall, limiter)
         await self._retry_residues()
 
-    async def _settle(self, life: OpenLife, limiter: anyio.CapacityLimiter) -> None:
+    async def _settle(self, life: OpenLife, wall: float, limiter: anyio.CapacityLimiter) -> None:
         async with limiter:
-            finding = await self._look(life)
-            verdict = judge(finding)
-            while verdict.action is Action.WAIT:  # its guardian is still at work (R2)
-                await anyio.sleep(_SETTLED_POLL_S)
-                finding = await self._look(life)
+            began, looked_again = anyio.current_time(), 0
+            while True:
+                finding = await self._look(life, wall + anyio.current_time() - began, looked_again)
                 verdict = judge(finding)
+                if verdict.action is not Action.WAIT:  # its guardian is no longer at work (R2)
+                    break
+                looked_again += 1
+                await anyio.sleep(_SETTLED_POLL_S)
             generation = life.session.generation
             word = {Action.REAP: "reaped", Action.FORGET: "forgotten", Action.ADOPT: "adopted"}
             self.counts[word.get(verdict.action, "reported")] += 1
@@ -57,11 +59,16 @@ class Reconciler:
             if verdict.action in {Action.REAP, Action.FORGET}:
                 await self._gone(generation)
 
-    async def _look(self, life: OpenLife) -> Finding:
+    async def _look(self, life: OpenLife, wall: float, looked_again: int) -> Finding:
+        row = life.session
+        unit = life.unit or await self._units.recover(row.generation, row.life_dir)
+        unit = unit or UnitIdentity(row.generation, row.unit_kind, life_dir=row.life_dir)
+        starts = [act.intended_at for act in life.acts if act.verb == "start"]
+        age_s = wall - max(starts) if starts else None
         finding: Finding | None = None
         with anyio.move_on_after(_CALL_S):
-            finding = await self._units.inspect_leftover(life)
-        return finding or Finding(life.session.unit_kind, runtime_reachable=False, container_state="unknown")
+            finding = await self._units.inspect_leftover(unit, intent_age_s=age_s, looked_again=looked_again)
+        return finding or Finding(row.unit_kind, runtime_reachable=False, container_state="unknown")
 
     async def _gone(self, generation: Generation) -> None:
         """Wait until the life is gone, or its stop was not confirmed and goes on in the background."""

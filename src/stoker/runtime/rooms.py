@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from stoker.domain.footprint import Footprint
 from stoker.domain.hardware import Hardware, PoolState
 from stoker.domain.session import Failure
 from stoker.ids import Generation, PoolId
 from stoker.ports.devices import Devices
+from stoker.ports.threads import Threads
 from stoker.runtime.inputs import HardwareRead
 
 _POLL_S = 0.25
@@ -31,6 +31,7 @@ class Rooms:
     """Claims of starts that have not allocated yet. ``post`` hands fresh readings to the kernel."""
 
     devices: Devices
+    threads: Threads
     post: Callable[[Any], None]
     now: Callable[[], float]
     _loading: dict[Generation, Mapping[PoolId, int]] = field(default_factory=dict)
@@ -55,7 +56,7 @@ class Rooms:
             await anyio.sleep(_POLL_S)
 
     async def _read(self) -> Hardware:
-        hardware = await anyio.to_thread.run_sync(self.devices.read, abandon_on_cancel=True)
+        hardware = await self.threads(self.devices.read)
         self.post(HardwareRead(hardware))
         return hardware
 

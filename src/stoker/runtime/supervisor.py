@@ -13,7 +13,6 @@ from typing import Any, assert_never
 
 import anyio
 import anyio.abc
-import anyio.to_thread
 
 from stoker.domain.context import LaunchPlan
 from stoker.domain.session import (
@@ -58,6 +57,7 @@ from stoker.ports.clock import Clock
 from stoker.ports.engines import ExitSeen, Seen
 from stoker.ports.journal import Attempt, Journal, Residue, SessionRow
 from stoker.ports.models import Models
+from stoker.ports.threads import Threads
 from stoker.ports.upstream import Probes
 from stoker.runtime.inputs import Launched
 from stoker.runtime.launching import Life, make_plan
@@ -81,6 +81,7 @@ class Surroundings:
     journal: Journal
     models: Models
     probes: Probes
+    threads: Threads
     upstreams: Upstreams
     rooms: Rooms
     clock: Clock
@@ -105,7 +106,7 @@ class Supervisor:
         self._endpoint: host.Endpoint | None = None
         self._load: LoadWatch | None = None
         self._done = False
-        self._end_written = False
+        self._row_open = assignment.prospect is None  # a leftover has its row already
         self._tail: deque[str] = deque(maxlen=200)
         self._attempt = _blank_attempt(assignment, around.clock.wall())
 
@@ -213,9 +214,10 @@ class Supervisor:
         assignment, around = self.assignment, self._around
         assert assignment.prospect is not None and assignment.spec is not None
         life_dir = around.folders.life_dir(self.generation)
+        self._row_open = True
         try:
             await around.journal.write_session(_row(assignment, life_dir, around.clock.wall()))
-            await anyio.to_thread.run_sync(around.models.check_unchanged, assignment.prospect.model)
+            await around.threads(around.models.check_unchanged, assignment.prospect.model)
             unit_plan, launch, token = make_plan(assignment, self._plan(), around.scope, around.folders, around.clock)
         except StokerError as error:
             self._around.post(PrepareFailed(self.generation, _failure(error)))
@@ -366,7 +368,7 @@ class Supervisor:
                 if act is not None:
                     await self._written(around.journal.outcome(act, "confirmed", wall))
                 await self._written(around.journal.end_session(self.generation, "ended", by, wall))
-                self._end_written = True
+                self._row_open = False
                 around.post(StopConfirmed(self.generation, by, exit_facts(ended) if ended else None))
             case host.Unconfirmed(cause=cause, detail=detail, survivors=survivors):
                 if act is not None:
@@ -392,7 +394,7 @@ class Supervisor:
         """T8: what is left of a unit that is gone. A failure leaves a residue row and a warning, nothing more."""
         self._done = True
         around = self._around
-        if not self._end_written:
+        if self._row_open:
             await self._written(around.journal.end_session(self.generation, "ended", "absent", around.clock.wall()))
         with anyio.move_on_after(_CLEAN_UP_S):
             answer = await around.units.remove(self._known_unit())
@@ -422,7 +424,7 @@ def _row(assignment: Assignment, life_dir: str, wall: float) -> SessionRow:
     return SessionRow(
         assignment.generation, assignment.deployment, assignment.replica, prospect.model.reference,
         prospect.adapter.id, prospect.installation.installation_id, "process", assignment.load_key, "preparing",
-        assignment.reservation, life_dir, created=wall,
+        {str(pool): amount for pool, amount in assignment.reservation.items()}, life_dir, created=wall,
     )  # fmt: skip
 
 

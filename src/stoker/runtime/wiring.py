@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from stoker.domain.deployments import DeploymentSpec
 from stoker.errors import ErrorCode, error_for
@@ -75,7 +74,7 @@ class Runtime:
 
     async def refresh_models(self) -> None:
         """Stored models become deployments of the defaults; those whose file went away leave the list (R-91)."""
-        listed = await anyio.to_thread.run_sync(self.models_here.list)
+        listed = await self.carrier.threads(self.models_here.list)
         self._looked_at = self.carrier.now()
         specs = []
         for model in listed:
@@ -150,11 +149,11 @@ class Runtime:
         return metrics_text(self.kernel.state, self.census, self.bus)
 
     async def models(self) -> tuple[Mapping[str, Any], ...]:
-        listed = await anyio.to_thread.run_sync(self.models_here.list)
+        listed = await self.carrier.threads(self.models_here.list)
         return tuple(self._model(model) for model in listed)
 
     async def model(self, reference: str) -> Mapping[str, Any]:
-        return self._model(await anyio.to_thread.run_sync(self.models_here.resolve, reference))
+        return self._model(await self.carrier.threads(self.models_here.resolve, reference))
 
     def _model(self, model: Any) -> Mapping[str, Any]:
         facts = model.facts

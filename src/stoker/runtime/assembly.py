@@ -1,0 +1,101 @@
+"""Puts a runtime together from its ports: the same for the daemon, the library and the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import anyio
+
+from stoker.domain.budget import Ledger, auto_budget_ram
+from stoker.domain.deployments import DeploymentSpec
+from stoker.domain.hardware import Hardware
+from stoker.ids import RAM, Instance, Scope
+from stoker.ports.clock import Clock
+from stoker.ports.devices import Devices
+from stoker.ports.engines import Adapter, Installation
+from stoker.ports.journal import Journal
+from stoker.ports.models import Models
+from stoker.ports.threads import Threads
+from stoker.ports.units import Units
+from stoker.ports.upstream import Probes
+from stoker.runtime.bus import Bus
+from stoker.runtime.census import Census
+from stoker.runtime.effects import Carrier
+from stoker.runtime.inputs import Limits
+from stoker.runtime.kernel import Kernel
+from stoker.runtime.launching import Life
+from stoker.runtime.logbook import Logbook
+from stoker.runtime.resolving import Resolver
+from stoker.runtime.rooms import Rooms
+from stoker.runtime.state import KernelState
+from stoker.runtime.supervisor import Surroundings
+from stoker.runtime.uses import Upstreams
+from stoker.runtime.wiring import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything outside. ``installations`` is asked at each resolution, so that a finder may still be at work."""
+
+    clock: Clock
+    units: Units
+    journal: Journal
+    models: Models
+    devices: Devices
+    probes: Probes
+    threads: Threads
+    upstreams: Upstreams
+    adapters: tuple[Adapter, ...]
+    installations: Callable[[], tuple[Installation, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the operator chose. ``budget_bytes`` None: automatic."""
+
+    folders: Life
+    daemon_log: str = ""
+    limits: Limits = field(default_factory=Limits)
+    budget_bytes: int | None = None
+    context_floor_tokens: int = 8192
+    event_buffer: int = 4096
+    subscribers: int = 64
+    defaults: Callable[[str, str], DeploymentSpec] = lambda name, reference: DeploymentSpec(  # noqa: E731
+        name, reference  # type: ignore[arg-type]
+    )
+
+
+def assemble(
+    ports: Ports, choices: Choices, *, scope: Scope, instance: Instance, version: str, hardware: Hardware
+) -> Runtime:
+    """A runtime that is ``starting``: nothing runs until its carrier does, and nothing is admitted until `Opened`."""
+    automatic = auto_budget_ram(hardware.ram.total_bytes)
+    budget = automatic if choices.budget_bytes is None else choices.budget_bytes
+    state = KernelState(
+        scope, instance, version, ports.clock.wall(), Ledger({RAM: budget}), hardware, iter(()),
+        automatic_budgets={RAM: automatic},
+        budget_origins={RAM: "auto" if choices.budget_bytes is None else "config"},
+    )  # fmt: skip
+    kernel = Kernel(state, ports.clock, choices.limits)
+    bus: Bus = Bus(instance, lambda: snapshot(), buffer=choices.event_buffer, most=choices.subscribers)
+    census = Census(state, lambda: bus.last_id)
+
+    def snapshot() -> dict[str, Any]:
+        return asdict(census.snapshot())
+
+    resolver = Resolver(
+        ports.models, ports.adapters, ports.installations, lambda: state.hardware, choices.context_floor_tokens
+    )
+    carrier = Carrier(kernel, bus, ports.journal, resolver, ports.threads, ports.upstreams, anyio.current_time)
+    rooms = Rooms(ports.devices, ports.threads, carrier.post, anyio.current_time)
+    carrier.surroundings = Surroundings(
+        scope, ports.units, ports.journal, ports.models, ports.probes, ports.threads, ports.upstreams, rooms, ports.clock,
+        choices.folders, carrier.post, anyio.current_time,
+    )  # fmt: skip
+    logbook = Logbook(kernel, ports.journal, ports.units, choices.folders, choices.daemon_log)
+    return Runtime(
+        kernel, carrier, census, bus, ports.journal, ports.models, ports.units, logbook, ports.installations,
+        choices.defaults,
+    )  # fmt: skip
