@@ -1,0 +1,98 @@
+"""Lines of one unit in memory, and those of a unit of an earlier run from its files (S-24, S-51).
+
+A cursor counts every line of a unit, also those that were dropped before they reached us, so a gap is a difference of
+two cursors. A reader that lags loses the oldest lines and learns how many.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import replace
+
+import anyio
+
+from stoker.ports.units import LogLine
+
+RING_LINES, RING_BYTES = 2000, 256 * 1024
+_HEAD_READ_BYTES, _TAIL_READ_BYTES = 1 << 20, 3 << 20
+
+
+class LogRing:
+    def __init__(self, cursor: int = 0) -> None:
+        self.cursor = cursor  # of the last line seen
+        self._lines: deque[LogLine] = deque()
+        self._bytes = 0
+        self._closed = False
+        self._changed = anyio.Event()
+
+    def add_all(self, records: Iterable[bytes]) -> None:
+        """Lines as the guardian sends them: wall, stream, text, repaint, how many were dropped just before."""
+        for record in records:
+            wall, stream, text, repaint, dropped = json.loads(record)
+            self.cursor += dropped + 1
+            self._lines.append(LogLine(wall, stream, text, self.cursor, dropped, repaint))
+            self._bytes += len(text)
+        while len(self._lines) > RING_LINES or self._bytes > RING_BYTES:
+            self._bytes -= len(self._lines.popleft().text)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake()
+
+    async def follow(self, cursor: int) -> AsyncIterator[LogLine]:
+        while True:
+            for line in list(self._lines):
+                if line.cursor > cursor:
+                    yield replace(line, dropped=line.cursor - cursor - 1)
+                    cursor = line.cursor
+            if self._lines and self._lines[-1].cursor > cursor:
+                continue  # more came while the reader was busy
+            if self._closed:
+                return
+            await self._changed.wait()
+
+
+def stored_lines(log_path: str) -> Iterator[LogLine]:
+    """What the files of a unit hold: the first 1 MiB and the last 3 MiB, whole lines. Lines a full disk lost count."""
+    cursor = lost = 0
+    for text in _stored(log_path):
+        stamp, _, rest = text.partition(" ")
+        stream, _, words = rest.partition(" ")
+        if stamp == "-" and stream == "gap":
+            lost += int(words.split()[0])
+        elif stamp[:1].isdigit():
+            cursor += lost + 1
+            yield LogLine(dt.datetime.fromisoformat(stamp).timestamp(), stream, words, cursor, lost)
+            lost = 0
+
+
+def _stored(log_path: str) -> Iterator[str]:
+    yield from _read(log_path, 0, 2 * _HEAD_READ_BYTES)
+    left = _TAIL_READ_BYTES
+    blocks: list[list[str]] = []
+    for path in (f"{log_path}.tail", f"{log_path}.tail.1"):
+        size = os.path.getsize(path) if os.path.exists(path) else 0
+        take = min(size, left)
+        left -= take
+        lines = _read(path, size - take, take) if take else []
+        blocks.append(lines[1:] if take < size else lines)
+    for block in reversed(blocks):
+        yield from block
+
+
+def _read(path: str, start: int, count: int) -> list[str]:
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(count).decode("utf-8", "replace").split("\n")
+    except OSError:
+        return []
