@@ -74,13 +74,14 @@ def step(state: SessionState, incoming: Input, now: float) -> Step:
         case ForceRelease(by=by):
             return _force_release(state, by, now)
         case RoomClaimed():
-            return Step(_to(state, Phase.PREPARING, now, stage="preparing"), (PrepareUnit(generation),))
+            stage = notes.later_stage(state, "preparing")
+            return Step(_to(state, Phase.PREPARING, now, stage=stage), (PrepareUnit(generation),))
         case Prepared():
-            changes = {"stage": "starting-unit", "has_start_intent": True, "load_started_at": now}
-            return Step(_to(state, Phase.STARTING, now, **changes), (StartUnit(generation),))
+            changes = {"stage": notes.later_stage(state, "starting-unit"), "load_started_at": now}
+            return Step(_to(state, Phase.STARTING, now, has_start_intent=True, **changes), (StartUnit(generation),))
         case Started(endpoint_kind=kind, hardening_missing=missing):
-            changes = {"stage": "loading-weights", "endpoint_kind": kind, "hardening_missing": missing}
-            running = _to(state, Phase.INITIALIZING, now, **changes)
+            changes = {"stage": notes.later_stage(state, "loading-weights"), "endpoint_kind": kind}
+            running = _to(state, Phase.INITIALIZING, now, hardening_missing=missing, **changes)
             return Step(running, (WatchUnit(generation), WatchLoad(generation)))
         case StartFailed(retry_port=True) if state.port_attempts < PORT_ATTEMPTS:
             again = replace(state, port_attempts=state.port_attempts + 1)

@@ -63,10 +63,14 @@ def with_explanation(state: SessionState, failure: Failure) -> SessionState:
     return explained if reason is None else with_reason(explained, reason)
 
 
+def later_stage(state: SessionState, stage: str) -> str:
+    """The later of the two; a stage nobody knows is never later (S-99)."""
+    return stage if _RANK.get(stage, -1) > _RANK.get(state.stage, -1) else state.stage
+
+
 def with_stage(state: SessionState, seen: StageSeen) -> SessionState:
-    stage = seen.stage if _RANK.get(seen.stage, -1) > _RANK.get(state.stage, -1) else state.stage
     known = [percent for percent in (state.percent, seen.percent) if percent is not None]
-    return replace(state, stage=stage, percent=max(known, default=None))
+    return replace(state, stage=later_stage(state, seen.stage), percent=max(known, default=None))
 
 
 def join_drain(state: SessionState, stop: Stop, now: float) -> Step:

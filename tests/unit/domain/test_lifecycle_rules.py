@@ -154,6 +154,16 @@ def test_stage_and_percent_of_a_load_never_go_back():
     }
 
 
+def test_a_stage_that_was_seen_early_is_not_taken_back_by_the_phase():
+    early = run(begin().state, StageSeen(GENERATION, "warming-up", None), RoomClaimed(GENERATION)).state
+    assert (early.phase, early.stage) == (Phase.PREPARING, "warming-up")
+
+
+def test_a_stage_nobody_knows_changes_nothing_but_the_percent():
+    seen = run(in_phase(Phase.INITIALIZING), StageSeen(GENERATION, "odd", 12)).state
+    assert (seen.stage, seen.percent) == ("loading-weights", 12)
+
+
 def test_a_substituted_card_is_said_on_every_progress_event():
     card = {"wanted": "GPU-1", "used": "GPU-2", "why": "full"}
     told = run(begin(substituted_card=card).state, StageSeen(GENERATION, "preparing", None))
