@@ -249,7 +249,8 @@ class _Table:
     def read(self) -> TensorSums:
         for _ in range(self.count):
             self._one()
-        self._check(-(-self.cursor.position // self.alignment) * self.alignment)
+        if self.count:
+            self._check(-(-self.cursor.position // self.alignment) * self.alignment)
         return self.sums
 
     def _one(self) -> None:
