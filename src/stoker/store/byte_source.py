@@ -36,7 +36,8 @@ class FileBytes:
     """A local file, opened for reading only. Close it, or use it in a ``with``."""
 
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Not blocking: a pipe among the files of a folder must not hold up its neighbours.
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
         self._size = os.fstat(self._fd).st_size
         self._name = os.path.basename(path)
 

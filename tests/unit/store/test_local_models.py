@@ -129,6 +129,8 @@ def test_one_bad_file_never_hides_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "empty.gguf").write_bytes(b"")
     (tmp_path / "cut.gguf").write_bytes((tmp_path / "good.gguf").read_bytes()[:500])
     write(tmp_path / "projector.gguf", **{"general.type": "mmproj"})
+    os.mkfifo(tmp_path / "pipe.gguf")
+    (tmp_path / "dangling.gguf").symlink_to(tmp_path / "nowhere")
     models, bad = local(tmp_path).scan()
     assert [model.names[0] for model in models] == ["good"]
     assert {entry.stem: entry.error.code for entry in bad} == {
@@ -136,6 +138,8 @@ def test_one_bad_file_never_hides_its_neighbours(tmp_path: Path) -> None:
         "empty": ErrorCode.MODEL_FILE_CORRUPT,
         "cut": ErrorCode.MODEL_FILE_CORRUPT,
         "projector": ErrorCode.WRONG_KIND,
+        "pipe": ErrorCode.MODEL_FILE_CORRUPT,
+        "dangling": ErrorCode.MODEL_FILE_MISSING,
     }
     assert refusal(local(tmp_path), "cut").code is ErrorCode.MODEL_FILE_CORRUPT
 
