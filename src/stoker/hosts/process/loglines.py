@@ -10,8 +10,9 @@ import datetime as dt
 import json
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Self
 
 import anyio
 
@@ -48,17 +49,55 @@ class LogRing:
         self._closed = True
         self._wake()
 
-    async def follow(self, cursor: int) -> AsyncIterator[LogLine]:
+    def follow(self, cursor: int) -> AsyncIterator[LogLine]:
+        return _Follower(self, cursor)
+
+    async def after(self, cursor: int) -> list[LogLine]:
+        """The kept lines after ``cursor``, waiting for one; empty when there will be none."""
         while True:
-            for line in list(self._lines):
-                if line.cursor > cursor:
-                    yield replace(line, dropped=line.cursor - cursor - 1)
-                    cursor = line.cursor
-            if self._lines and self._lines[-1].cursor > cursor:
-                continue  # more came while the reader was busy
-            if self._closed:
-                return
+            found = [line for line in self._lines if line.cursor > cursor]
+            if found or self._closed:
+                return found
             await self._changed.wait()
+
+
+class _Follower:
+    """A reader of a ring. Not a generator: one that is dropped half-way has nothing to clean up."""
+
+    def __init__(self, ring: LogRing, cursor: int) -> None:
+        self._ring = ring
+        self._cursor = cursor
+        self._ahead: deque[LogLine] = deque()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> LogLine:
+        if not self._ahead:
+            self._ahead.extend(await self._ring.after(self._cursor))
+        if not self._ahead:
+            raise StopAsyncIteration
+        line = self._ahead.popleft()
+        gap, self._cursor = line.cursor - self._cursor - 1, line.cursor
+        return replace(line, dropped=gap)
+
+
+class StoredLog:
+    """The log of a unit that is not of this run, read when first asked for."""
+
+    def __init__(self, read: Callable[[], Awaitable[list[LogLine]]]) -> None:
+        self._read = read
+        self._lines: deque[LogLine] | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> LogLine:
+        if self._lines is None:
+            self._lines = deque(await self._read())
+        if not self._lines:
+            raise StopAsyncIteration
+        return self._lines.popleft()
 
 
 def stored_lines(log_path: str) -> Iterator[LogLine]:

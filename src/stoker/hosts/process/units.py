@@ -23,7 +23,7 @@ from stoker.errors import ErrorCode, error_for
 from stoker.hosts.process import binaries, leftovers, life, listeners, memory, ports
 from stoker.hosts.process.guardian import PR_SET_CHILD_SUBREAPER, prctl
 from stoker.hosts.process.guardians import PROGRAM, Spares, dismiss
-from stoker.hosts.process.loglines import stored_lines
+from stoker.hosts.process.loglines import StoredLog, stored_lines
 from stoker.hosts.process.procfs import boot_id, descendants, marked, verdict
 from stoker.hosts.process.unit import GUARDIAN_LOST, LiveUnit
 from stoker.ids import Generation, Scope, unit_name
@@ -221,18 +221,18 @@ class ProcessUnits:
                     return Lost(cause)
             await anyio.sleep(_LOOK_S)
 
-    async def logs(self, unit: UnitIdentity, cursor: int = 0) -> AsyncIterator[LogLine]:
+    def logs(self, unit: UnitIdentity, cursor: int = 0) -> AsyncIterator[LogLine]:
         live = self._units.get(unit.generation)
         if live is not None:
-            async for line in live.ring.follow(cursor):
-                yield line
-            return
-        folder = unit.life_dir
-        record = await self._blocking(lambda: life.read_record(folder)) if folder else None
-        if record is not None and record.generation == unit.generation:
-            for line in await self._blocking(lambda: list(stored_lines(record.log_path))):
-                if line.cursor > cursor:
-                    yield line
+            return live.ring.follow(cursor)
+
+        def stored() -> list[LogLine]:
+            record = life.read_record(unit.life_dir) if unit.life_dir else None
+            if record is None or record.generation != unit.generation:
+                return []
+            return [line for line in stored_lines(record.log_path) if line.cursor > cursor]
+
+        return StoredLog(lambda: self._blocking(stored))
 
     async def owns_listener(self, unit: UnitIdentity, endpoint: Endpoint) -> bool | None:
         def ask() -> bool | None:
