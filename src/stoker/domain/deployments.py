@@ -42,3 +42,13 @@ class DeploymentSpec:
     stop_grace_s: float | None = None
     fixed_port: int | None = None
     origin: str = "implicit"
+    adapters: tuple[str, ...] = ()
+    draft: str | None = None
+    projector: str | None = None
+    template: str | None = None
+    pools: tuple[str, ...] = ()
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    several_engines: bool = False
+    evict_for_replicas: bool = False
+    allow_remote_media: bool = False
+    keep_alive_max_s: float | None = None
