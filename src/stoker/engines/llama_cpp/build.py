@@ -47,7 +47,7 @@ FEATURES: dict[str, tuple[str, str]] = {
     "unix-socket": ("", "hostnames"),
     "warmup": ("--no-warmup", "warmup"),
 }
-_HEAD = re.compile(r"^(-\S.*?)(?:\s{2,}(?=[a-z(])|$)", re.MULTILINE)
+_HEAD = re.compile(r"^(-\S.*?)(?:\s{2,}(?=[^-\s])|$)", re.MULTILINE)
 _OPTION = re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]*)")
 _BRACES = {
     "cache_type_k": re.compile(r"--cache-type-k TYPE.*?allowed values: ([\w, ]+)", re.DOTALL),

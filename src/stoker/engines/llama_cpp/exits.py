@@ -17,6 +17,7 @@ from stoker.errors import ErrorCode
 from stoker.ports.engines import BreakCause, ExitSeen, Verdict
 from stoker.ports.units import Exit
 
+COMPANION = MODEL - 1  # before the model's own file: its words are used for companions too
 _DEVICE = r"(?:CUDA|ROCm|Vulkan|Metal|MTL)\S*"
 
 OWN = (
@@ -27,9 +28,9 @@ OWN = (
     pattern(ARGUMENT, "bad-setting", "parameter",
             r'"cause": "parameter", "parameter": "(?P<what>[\w.]+)", "detail": "(?P<why>.*)"\}'),
     pattern(PORT, "port-in-use", "port", r"couldn't bind HTTP server socket, hostname: (?P<what>[^,]+)"),
-    pattern(MODEL, "bad-setting", "companion", r"Failed to load CLIP model from (?P<what>\S+)"),
-    pattern(MODEL, "bad-setting", "companion", r"failed to load draft model"),
-    pattern(MODEL, "bad-setting", "companion", r"expect general\.type to be 'adapter'"),
+    pattern(COMPANION, "bad-setting", "companion", r"Failed to load CLIP model from (?P<what>\S+)"),
+    pattern(COMPANION, "bad-setting", "companion", r"failed to load draft model"),
+    pattern(COMPANION, "bad-setting", "companion", r"expect general\.type to be 'adapter'"),
     pattern(MODEL, "model-unsupported", "architecture", r"unknown model architecture: '(?P<what>[^']*)'"),
     pattern(MODEL, "model-unsupported", "tokenizer", r"unknown pre-tokenizer type: '(?P<what>[^']*)'"),
     pattern(MODEL, "model-unsupported", "version", r"this GGUF file is version (?P<what>\d+)"),
