@@ -62,8 +62,9 @@ class Choices:
     context_floor_tokens: int = 8192
     event_buffer: int = 4096
     subscribers: int = 64
-    defaults: Callable[[str, str], DeploymentSpec] = lambda name, reference: DeploymentSpec(  # noqa: E731
-        name, reference  # type: ignore[arg-type]
+    defaults: Callable[[str, str], DeploymentSpec] = lambda name, reference: DeploymentSpec(
+        name,
+        reference,  # type: ignore[arg-type]
     )
 
 

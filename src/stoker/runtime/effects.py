@@ -44,7 +44,7 @@ from stoker.runtime.uses import Upstreams
 _NET_S = 1.0  # R-33
 
 
-class KernelFault(BaseException):  # noqa: N818 - not an error to be caught: it ends the daemon (S-115)
+class KernelFault(BaseException):
     """The kernel broke one of its own rules. Not an `Exception`, so that no boundary below the daemon swallows it."""
 
 

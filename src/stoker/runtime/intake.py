@@ -211,9 +211,9 @@ class Intake:
     # -- ends ------------------------------------------------------------------------------------------------------
 
     def leave(self, ticket: Ticket, end: End) -> None:
-        """The request is over: a waiting ticket goes as if it had never come, a grant gives its place back (R-11, R-13).
+        """The request is over: a waiting ticket goes as if it had never come, a grant gives its place back.
 
-        Idempotent: a second end changes nothing and is counted.
+        R-11 to R-13. Idempotent: a second end changes nothing and is counted.
         """
         deployment = self._state.deployments.get(ticket.deployment)
         if ticket.state is TicketState.WAITING:

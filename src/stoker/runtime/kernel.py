@@ -34,7 +34,7 @@ from stoker.domain.session import (
     Stop,
 )  # fmt: skip
 from stoker.errors import ErrorCode, error_for
-from stoker.ids import Generation
+from stoker.ids import Generation, unit_name
 from stoker.ports.clock import Clock
 from stoker.ports.journal import Hold
 from stoker.runtime import inputs
@@ -245,7 +245,10 @@ class Kernel:
     def _on_ready(self, session: Session) -> None:
         state, deployment = self.state, deployment_of(self.state, session)
         accepted, plan, prospect = session.accepted, session.plan, session.prospect
-        assert accepted is not None and plan is not None and prospect is not None and session.endpoint is not None
+        assert accepted is not None
+        assert plan is not None
+        assert prospect is not None
+        assert session.endpoint is not None
         spec = deployment.spec if deployment is not None else None
         session.width = (spec.max_in_flight if spec else None) or accepted.width
         session.last_end = state.now
@@ -433,7 +436,7 @@ class Kernel:
             self.state.warnings.append(f"Pinned {deployment.name} is not up: {seen.error.message}")
 
     def _models_listed(self, specs: tuple[Any, ...]) -> None:
-        """Stored models are deployments too, made of the defaults; names that are taken stay with their owner (R-91)."""
+        """Stored models are deployments too, made of the defaults; names that are taken keep their owner (R-91)."""
         state = self.state
         listed = {spec.name for spec in specs}
         self.orders.drop_implicit(listed.__contains__)
@@ -459,6 +462,7 @@ class Kernel:
             replica=row.replica,
             reservation=dict(row.reservation),  # type: ignore[arg-type]
             unit_kind=row.unit_kind,
+            unit_id=unit_name(state.scope, generation),
             now=state.now,
         )
         session = Session(step.state, model=row.model, engine=row.engine, installation=row.installation)

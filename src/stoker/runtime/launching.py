@@ -55,7 +55,8 @@ def make_plan(
     The deployment's own variables were checked when it was resolved; ours come last and win (S-46).
     """
     prospect, spec = assignment.prospect, assignment.spec
-    assert prospect is not None and spec is not None
+    assert prospect is not None
+    assert spec is not None
     generation, adapter = assignment.generation, prospect.adapter
     life_dir = folders.life_dir(generation)
     token = None if adapter.traits.token == "none" else clock.token(_TOKEN_BYTES)  # noqa: S105

@@ -37,7 +37,7 @@ def failure_error(failure: Failure, deployment: str) -> StokerError:
 
 
 class Machine:
-    """Steps lives and collects effects. ``after`` is called with (session, state before, step) for every applied step."""
+    """Steps lives and collects effects. ``after`` is called with (session, state before, step) for each step."""
 
     def __init__(self, state: KernelState, clock: Clock, limits: Limits) -> None:
         self.state = state

@@ -18,7 +18,7 @@ from stoker.domain.residency import Resident, earmark_at
 from stoker.domain.restart import BackOff, Held, may_start
 from stoker.domain.session import Cancel, Phase, Reason, RetryStop, Stop
 from stoker.errors import ErrorCode, StokerError, error_for
-from stoker.ids import DeploymentName, Generation, PoolId
+from stoker.ids import DeploymentName, Generation, PoolId, unit_name
 from stoker.runtime.intake import Intake, crash_loop_held
 from stoker.runtime.machine import Machine
 from stoker.runtime.outbox import Assignment, FetchGenerations, Resolve, Spawn
@@ -156,7 +156,7 @@ class Room:
         demand = Demand(
             deployment.name, contender.replica, deployment.prospect.request, contender.since, contender.may_evict
         )
-        world = self._world(deployment, promised, named)
+        world = self._world(promised, named)
         verdict = decide(demand, world)
         self._publish_verdict(deployment, verdict, world)
         match verdict:
@@ -181,7 +181,7 @@ class Room:
                     self._give_up(contender, refused(refusal, deployment))
         state.alarms.at(contender.want.until if contender.want is not None else math.inf)
 
-    def _world(self, deployment: Deployment, promised: dict[PoolId, int], named: set[Generation]) -> World:
+    def _world(self, promised: dict[PoolId, int], named: set[Generation]) -> World:
         """Memory now. What earlier contenders were promised is taken; what they have named will come back."""
         state = self._state
         reserved = {pool: state.ledger.reserved(pool) for pool in state.ledger.budgets}
@@ -252,6 +252,8 @@ class Room:
             replica=contender.replica,
             reservation=charge,
             unit_kind="process",
+            unit_id=unit_name(state.scope, generation),
+            stop_grace_s=deployment.spec.stop_grace_s,
             now=state.now,
             claim_wait_s=last_deadline - state.now,
             cause=contender.cause,
@@ -293,10 +295,11 @@ class Room:
 
     def _evict(self, deployment: Deployment, victims: tuple[Generation, ...]) -> None:
         state = self._state
+        costs = [{"generation": generation, "cost": state.sessions[generation].in_flight} for generation in victims]
         self._machine.announce(
             "eviction.decided",
-            deployment=deployment.name,
-            victims=[{"generation": generation, "cost": None} for generation in victims],
+            **self._decision("eviction", deployment, "evict", [v["generation"] for v in costs], []),
+            victims=costs,
             for_deployment=deployment.name,
             ticket_id=next(iter(deployment.queue), None),
             earmark_at=None,
@@ -383,13 +386,51 @@ class Room:
         self._state.counters["stoker_admissions_total", word] += 1
         self._machine.announce(
             "admission.decided",
-            deployment=deployment.name,
+            **self._decision("admission", deployment, word, would_evict, reasons_of(verdict)),
             verdict=word,
             needed=needed,
             headroom={pool: world.budgets[pool] - world.reserved.get(pool, 0) for pool in world.budgets},
             would_evict=would_evict,
             plan_digest=_digest(verdict),
         )
+
+    def _decision(
+        self, kind: str, deployment: Deployment, outcome: str, chosen: list[Generation], reasons: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The fields of a decision record (C-7): what it was about, what was looked at, and what was chosen."""
+        state = self._state
+        inputs = {
+            "budget": dict(state.ledger.budgets),
+            "reserved": {pool: state.ledger.reserved(pool) for pool in state.ledger.budgets},
+        }
+        candidates = [
+            {"generation": s.generation, "phase": str(s.phase), "in_flight": s.in_flight, "pinned": s.pinned}
+            for s in state.sessions.values()
+        ]
+        return {
+            "decision_id": f"dec_{state.instance}_{state.seq + 1}",
+            "kind": kind,
+            "subject": f"deployment:{deployment.name}",
+            "outcome": outcome,
+            "inputs": inputs,
+            "candidates": candidates,
+            "chosen": list(chosen),
+            "reasons": reasons,
+        }
+
+
+def reasons_of(verdict: object) -> list[dict[str, Any]]:
+    """Why, as codes, sentences and numbers."""
+    match verdict:
+        case Refuse(code=code, message=message, needed_bytes=needed, headroom_bytes=headroom):
+            numbers = {"needed_bytes": needed, "headroom_bytes": headroom}
+            return [{"code": str(code), "message": message, "numbers": numbers}]
+        case Wait(on=on, holders=holders):
+            return [{"code": on, "message": f"waits: {on}", "numbers": {"holders": len(holders)}}]
+        case Admit(plan=plan) | EvictThenAdmit(plan=plan):
+            return [{"code": "planned", "message": reason, "numbers": {}} for reason in plan.reasons]
+        case _:
+            return []
 
 
 def _lowest_free(taken: set[int]) -> int:

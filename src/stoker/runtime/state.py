@@ -57,7 +57,7 @@ class Replica:
 
 @dataclass(slots=True, eq=False)
 class Want:
-    """A standing wish to have a replica up: an explicit load, a pin or a preload. ``until`` bounds its wait for room."""
+    """A standing wish to have a replica up: an explicit load, a pin or a preload. ``until`` bounds the wait."""
 
     since: float
     replica: int | None = None

@@ -68,6 +68,7 @@ from stoker.runtime.tickets import Door
 from stoker.runtime.uses import Upstreams
 
 _T2_S, _T3_S, _T4_S, _CLEAN_UP_S = 5.0, 2.0, 1.0, 60.0  # bounds of S-20
+_START_S, _STOP_EXTRA_S = 15.0, 20.0  # beyond the host's own limits of S-28
 _INSPECT_EVERY_S = 1.0
 _GHOST_EVERY_S = 60.0
 
@@ -133,7 +134,7 @@ class Supervisor:
             tasks.cancel_scope.cancel()
 
     async def _guarded(self, effect: Effect) -> None:
-        """The supervisor's boundary: a failure becomes an event of this life, and an unsure stop stays unsure (S-21)."""
+        """The supervisor's boundary: a failure becomes an event of this life, an unsure stop stays unsure (S-21)."""
         try:
             await self._carry(effect)
         except Exception as failed:  # noqa: BLE001
@@ -212,7 +213,8 @@ class Supervisor:
     async def _prepare(self) -> None:
         """Row and reservation first, then the life directory (kill points K2 to K4)."""
         assignment, around = self.assignment, self._around
-        assert assignment.prospect is not None and assignment.spec is not None
+        assert assignment.prospect is not None
+        assert assignment.spec is not None
         life_dir = around.folders.life_dir(self.generation)
         self._row_open = True
         try:
@@ -241,7 +243,8 @@ class Supervisor:
         except HostError as error:
             around.post(StartFailed(self.generation, _failure(error), may_exist=False))
             return
-        with anyio.CancelScope(shield=True):
+        answer: host.StartAnswer = host.StartFailed("no-answer", may_exist=True, detail="the host did not answer")
+        with anyio.move_on_after(_START_S, shield=True):
             answer = await around.units.start(prepared, prepared.plan.fixed_port)
         match answer:
             case host.Started(identity=identity, endpoint=endpoint):
@@ -305,7 +308,9 @@ class Supervisor:
 
     async def _watch_load(self) -> None:
         assignment, unit = self.assignment, self._unit
-        assert unit is not None and self._endpoint is not None and self._prepared is not None
+        assert unit is not None
+        assert self._endpoint is not None
+        assert self._prepared is not None
         self._load = LoadWatch(
             assignment, self._plan(), self._prepared.plan, unit, self._endpoint, self._around, self._tail
         )
@@ -361,7 +366,9 @@ class Supervisor:
             self._tail.append(f"journal: {error.message}")
         if grace_s is None:
             grace_s = self._prepared.plan.stop_grace_s if self._prepared is not None else 5.0
-        answer = await around.units.stop(unit, grace_s)
+        answer: host.StopAnswer = host.Unconfirmed(host.UnconfirmedCause.NO_ANSWER, "the host did not answer")
+        with anyio.move_on_after(grace_s + _STOP_EXTRA_S):
+            answer = await around.units.stop(unit, grace_s)
         wall = around.clock.wall()
         match answer:
             case host.Confirmed(exit=ended, by=by):

@@ -7,7 +7,7 @@ reason about memory in whole numbers. `FakeUnits` says what the engine does.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from stoker.domain.hardware import Hardware, Pool, PoolKind
 from stoker.domain.models import ModelFacts, ModelFile, ModelKind, StoredModel, Weights
 from stoker.engines.settings import EngineSettings
 from stoker.errors import ErrorCode, error_for
-from stoker.ids import RAM, EngineId, InstallationId, ModelId
+from stoker.ids import RAM, EngineId, Generation, InstallationId, ModelId
 from stoker.ports.engines import (
     CONTRACT,
     Abort,
@@ -49,6 +49,7 @@ from stoker.ports.engines import (
     Verdict,
 )  # fmt: skip
 from stoker.ports.units import Endpoint
+from stoker.runtime.tickets import Door
 
 MIB = 1 << 20
 FAKE = EngineId("fake")
@@ -184,3 +185,26 @@ class FakeDevices:
     def read(self) -> Hardware:
         pool = Pool(RAM, PoolKind.RAM, "system memory", self.total_bytes, self.free_bytes, source="fake")
         return Hardware({RAM: pool}, cores=2)
+
+
+@dataclass(slots=True)
+class FakeUpstreams:
+    """Open exchanges per life; closing a life calls back whoever holds one, with the code they end with."""
+
+    doors: dict[Generation, Door] = field(default_factory=dict)
+    holders: dict[Generation, list[Callable[[str], None]]] = field(default_factory=dict)
+
+    def open(self, door: Door) -> None:
+        self.doors[door.generation] = door
+
+    def hold(self, generation: Generation, ended: Callable[[str], None]) -> bool:
+        """An exchange begins; False if its life has closed meanwhile."""
+        if generation not in self.doors:
+            return False
+        self.holders.setdefault(generation, []).append(ended)
+        return True
+
+    async def close(self, generation: Generation, code: str) -> None:
+        self.doors.pop(generation, None)
+        for ended in self.holders.pop(generation, []):
+            ended(code)

@@ -343,6 +343,8 @@ class FakeUnits:
         exit_ = self._host.exit_at(ends_at_s, script.exit_code, script.exit_signal, "engine")
         unit = FakeUnit(plan, script, identity, self, now, ends_at_s, exit_, script.unconfirmed_stops)
         self._host.units[plan.scope, plan.generation] = unit
+        if self.is_dead:  # its daemon died while it was being started: its guardian ends it (S-38)
+            unit.end_by(now + plan.orphan_grace_s, self._host.exit_at(now, None, _KILL_SIGNAL, "us"))
         return unit
 
     def _endpoint(self, plan: UnitPlan, port: int | None) -> Endpoint:
