@@ -1,8 +1,8 @@
 """LeakError checks: what a test may not leave behind. Context managers for tasks, descriptors and child processes.
 
 Decides what counts as left behind: more of a kind after the block than before it. Ends that need a moment (a child
-being reaped, a task finishing its cancellation) get a bounded time, polled; what is still there then is a `LeakError` that
-names each thing. It ends nothing itself: a check that tidied up would hide the next leak.
+being reaped, a task finishing its cancellation) get a bounded time, polled; what is still there then is a `LeakError`
+that names each thing. It ends nothing itself: a check that tidied up would hide the next leak.
 """
 
 from __future__ import annotations
