@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from stoker.domain.session import Phase
+from stoker.errors import StokerError
 from stoker.ports.units import StartFailed, UnitPlan
 from stoker.runtime import inputs
-from stoker.errors import StokerError
 from stoker.testing.fake_units import Script
 from stoker.testing.simulation import Simulation
 

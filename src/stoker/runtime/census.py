@@ -32,9 +32,8 @@ from stoker.runtime.views import (
 class Census:
     """Views of one kernel state. ``addresses`` are filled in by the daemon as its listeners open."""
 
-    def __init__(self, state: KernelState, last_event_id: Any) -> None:
+    def __init__(self, state: KernelState) -> None:
         self._state = state
-        self._last_event_id = last_event_id
         self.addresses: dict[str, str] = {}
         self.config: dict[str, Any] = {"revision": 1}
 
@@ -46,10 +45,10 @@ class Census:
 
     # -- whole -----------------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, last_event_id: str) -> Snapshot:
         return Snapshot(
             at=self._state.wall,
-            last_event_id=self._last_event_id(),
+            last_event_id=last_event_id,
             status=self.status(),
             deployments=self.deployments(),
             sessions=self.sessions(),

@@ -26,6 +26,7 @@ from stoker.ports.units import ProcessIdentity
 from stoker.runtime import inputs
 from stoker.runtime.assembly import Choices, Ports, assemble
 from stoker.runtime.reconciler import Reconciler
+from stoker.runtime.state import Session
 from stoker.runtime.wiring import Runtime
 
 _LINGER_S = 0.2
@@ -33,7 +34,7 @@ _IDLE_LOOK_S = 5.0
 
 
 class Surface(Protocol):
-    """A listener of the daemon: gateway or control API. Bound before it runs, so early callers queue and are answered."""
+    """A listener of the daemon: gateway or control API. Bound before it runs, so that early callers queue."""
 
     @property
     def addresses(self) -> dict[str, str]: ...
@@ -139,7 +140,7 @@ class Daemon:
             except StokerError as error:
                 runtime.kernel.state.warnings.append(error.message)
         await runtime.refresh_models()
-        reconciler = Reconciler(runtime.kernel, ports.journal, ports.units, runtime.carrier.post)
+        reconciler = Reconciler(runtime.carrier, ports.journal, ports.units)
         await reconciler.run(ports.clock.wall())
         block = await ports.journal.generation_block()
         runtime.carrier.post(inputs.GenerationsStored(block.start, len(block)))
@@ -181,8 +182,7 @@ class Daemon:
         lock.update(state="stopping")
         runtime.carrier.post(inputs.BeginShutdown(skip_drain=self._signals > 1, drain_s=plan.drain_s))
         with anyio.move_on_after(plan.shutdown_bound_s):
-            while any(s.phase is not Phase.STOP_UNCONFIRMED for s in runtime.kernel.state.sessions.values()):
-                await anyio.sleep(0.02)
+            await runtime.carrier.until(lambda: not any(_is_ending(s) for s in runtime.kernel.state.sessions.values()))
             if not runtime.kernel.state.sessions:
                 await runtime.carrier.rest()
         left = list(runtime.kernel.state.sessions.values())
@@ -215,6 +215,10 @@ class Daemon:
                 self._plan.echo("Nobody has used Stoker for a while: it leaves.")
                 self.ask_to_stop()
                 return
+
+
+def _is_ending(session: Session) -> bool:
+    return session.phase is not Phase.STOP_UNCONFIRMED
 
 
 async def _serve_surface(surface: Surface, *, task_status: anyio.abc.TaskStatus[None]) -> None:

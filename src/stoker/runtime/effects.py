@@ -68,6 +68,7 @@ class Carrier:
     _sleeping_until: float = math.inf
     _fetching: bool = False
     _rested: anyio.Event = field(default_factory=anyio.Event)
+    _stepped: anyio.Event = field(default_factory=anyio.Event)
 
     # -- in and out ------------------------------------------------------------------------------------------------
 
@@ -94,6 +95,7 @@ class Carrier:
                 self._todo.extend(self.kernel.drain())
         finally:
             self._carrying = False
+        self._stepped.set()
         if self.kernel.next_alarm() < self._sleeping_until:
             self._alarm.set()
 
@@ -103,10 +105,10 @@ class Carrier:
                 ticket.wake(ticket)
             case Announce(event=event):
                 self.bus.publish(event)
-            case Carry(generation=generation, effect=effect):
+            case Carry(generation=generation, effect=effect, reason=reason):
                 supervisor = self._supervisors.get(generation)
                 if supervisor is not None:
-                    supervisor.give(effect)
+                    supervisor.give(effect, reason)
             case OpenDoor(door=door):
                 self._open(door)
             case Spawn(assignment=assignment):
@@ -154,6 +156,12 @@ class Carrier:
             self._supervisors.pop(supervisor.generation, None)
             if not self._supervisors:
                 self._rested.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once ``condition`` holds after a step of the kernel."""
+        while not condition():
+            self._stepped = anyio.Event()
+            await self._stepped.wait()
 
     async def rest(self) -> None:
         """Return when no life is carried any more."""

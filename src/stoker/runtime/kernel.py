@@ -474,8 +474,8 @@ class Kernel:
         self.machine.send(
             Spawn(
                 Assignment(
-                    generation, session.state.deployment, row.replica, session.state.reservation, row.load_key, leftover=unit,
-                    life_dir=row.life_dir,
+                    generation, session.state.deployment, row.replica, session.state.reservation, row.load_key,
+                    leftover=unit, life_dir=row.life_dir,
                 )
             )
         )  # fmt: skip

@@ -108,7 +108,7 @@ class Machine:
                 case OpenUpstream():
                     pass  # the door opens in `Kernel`, which knows what was accepted
                 case _:
-                    self.send(Carry(session.generation, effect))
+                    self.send(Carry(session.generation, effect, str(step.state.reason or "")))
 
     def _arm(self, session: Session, effect: ArmTimer) -> None:
         delay = effect.delay_s

@@ -42,8 +42,11 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class Carry:
+    """One effect of a life, with the reason its life ends for, once it does."""
+
     generation: Generation
     effect: Effect
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

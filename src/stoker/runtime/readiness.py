@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
@@ -33,12 +34,20 @@ from stoker.ports.upstream import Probes, Reply
 from stoker.runtime.outbox import Assignment
 from stoker.runtime.tickets import Door
 
-_LOAD_STALL_S, _LOAD_CEILING_S = 180.0, 3600.0
 _PROBE_LEAST_S, _PROBE_MOST_S = 0.010, 0.250
-_LIVENESS_EVERY_S, _DEGRADED_AFTER, _STREAMING_S, _HANG_S = 10.0, 3, 60.0, 300.0
+_LIVENESS_EVERY_S, _DEGRADED_AFTER, _STREAMING_S = 10.0, 3, 60.0
 _NOTED_FORMS = 64
 _BLANKS = re.compile(r"[0-9]+")
 _REPORT_MOST_S, _REPORT_LEAST_S = 0.25, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long things may take (S-102, S-110), in seconds."""
+
+    load_stall_s: float = 180.0
+    load_ceiling_s: float = 3600.0
+    hang_s: float = 300.0
 
 
 class Around(Protocol):
@@ -50,6 +59,8 @@ class Around(Protocol):
     def probes(self) -> Probes: ...
     @property
     def post(self) -> Callable[[Any], None]: ...
+    @property
+    def patience(self) -> Patience: ...
     @property
     def now(self) -> Callable[[], float]: ...
 
@@ -79,7 +90,7 @@ class LoadWatch:
         self._tail = tail
         self._startup = self._adapter.startup(plan, prospect.installation.build)
         self._base_s = self._adapter.load_allowance_s(plan.facts.total_bytes, plan.settings)
-        self._ceiling_s = assignment.load_timeout_s or max(_LOAD_CEILING_S, self._base_s)
+        self._ceiling_s = assignment.load_timeout_s or max(around.patience.load_ceiling_s, self._base_s)
         self.seen = Seen(stage=Stage.LOADING_WEIGHTS)
         self._cursor = 0
         self._forms: deque[str] = deque(maxlen=_NOTED_FORMS)
@@ -204,7 +215,7 @@ class LoadWatch:
 
     def _deadline(self) -> float:
         """The earlier of soft (allowance, or a stall after the last progress) and hard (the ceiling): S-102."""
-        soft = max(self._began + self._base_s, self._progressed + _LOAD_STALL_S)
+        soft = max(self._began + self._base_s, self._progressed + self._around.patience.load_stall_s)
         return min(soft, self._began + self._ceiling_s)
 
     def _late(self, now: float) -> LoadTimedOut | None:
@@ -280,6 +291,6 @@ async def watch_liveness(door: Door, load: LoadWatch, around: Around) -> None:
             said = liveness
             around.post(LivenessChanged(door.generation, liveness, failures))
         quiet_s = around.now() - max(failing_since, door.activity.last_byte_at)
-        if said is Liveness.DEGRADED and quiet_s >= _HANG_S:
+        if said is Liveness.DEGRADED and quiet_s >= around.patience.hang_s:
             around.post(Stop(door.generation, Reason.HUNG, mode="now"))
             return

@@ -6,9 +6,6 @@ looked at and acted on through the one teardown. One bad record stops neither th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import anyio
 
 from stoker.domain.reconcile import Action, Finding, judge
@@ -16,8 +13,8 @@ from stoker.domain.session import Phase
 from stoker.ids import Generation
 from stoker.ports.journal import Journal, OpenLife
 from stoker.ports.units import Kept, UnitIdentity, Units
+from stoker.runtime.effects import Carrier
 from stoker.runtime.inputs import HoldsRead, LeftoverFound, LeftoverJudged
-from stoker.runtime.kernel import Kernel
 
 _AT_ONCE = 8
 _CALL_S, _ALL_S = 5.0, 20.0
@@ -25,8 +22,9 @@ _SETTLED_POLL_S = 0.02
 
 
 class Reconciler:
-    def __init__(self, kernel: Kernel, journal: Journal, units: Units, post: Callable[[Any], Any]) -> None:
-        self._kernel, self._journal, self._units, self._post = kernel, journal, units, post
+    def __init__(self, carrier: Carrier, journal: Journal, units: Units) -> None:
+        self._kernel, self._journal, self._units = carrier.kernel, journal, units
+        self._post, self._until = carrier.post, carrier.until
         self.counts = {"adopted": 0, "reaped": 0, "forgotten": 0, "reported": 0}
 
     async def run(self, wall: float) -> None:
@@ -72,10 +70,12 @@ class Reconciler:
 
     async def _gone(self, generation: Generation) -> None:
         """Wait until the life is gone, or its stop was not confirmed and goes on in the background."""
-        while (session := self._kernel.state.sessions.get(generation)) is not None:
-            if session.phase is Phase.STOP_UNCONFIRMED and session.state.stop_attempts:
-                return
-            await anyio.sleep(_SETTLED_POLL_S)
+
+        def is_over() -> bool:
+            session = self._kernel.state.sessions.get(generation)
+            return session is None or (session.phase is Phase.STOP_UNCONFIRMED and session.state.stop_attempts > 0)
+
+        await self._until(is_over)
 
     async def _retry_residues(self) -> None:
         for residue in await self._journal.residues():

@@ -298,7 +298,7 @@ class Room:
         costs = [{"generation": generation, "cost": state.sessions[generation].in_flight} for generation in victims]
         self._machine.announce(
             "eviction.decided",
-            **self._decision("eviction", deployment, "evict", [v["generation"] for v in costs], []),
+            **self._decision("eviction", deployment, "evict", list(victims), []),
             victims=costs,
             for_deployment=deployment.name,
             ticket_id=next(iter(deployment.queue), None),

@@ -62,7 +62,7 @@ from stoker.ports.upstream import Probes
 from stoker.runtime.inputs import Launched
 from stoker.runtime.launching import Life, make_plan
 from stoker.runtime.outbox import Assignment
-from stoker.runtime.readiness import LoadWatch, exit_facts, watch_liveness
+from stoker.runtime.readiness import LoadWatch, Patience, exit_facts, watch_liveness
 from stoker.runtime.rooms import Rooms
 from stoker.runtime.tickets import Door
 from stoker.runtime.uses import Upstreams
@@ -87,6 +87,7 @@ class Surroundings:
     rooms: Rooms
     clock: Clock
     folders: Life
+    patience: Patience
     post: Callable[[Any], None]
     now: Callable[[], float]
 
@@ -107,6 +108,7 @@ class Supervisor:
         self._endpoint: host.Endpoint | None = None
         self._load: LoadWatch | None = None
         self._done = False
+        self._reason = ""
         self._row_open = assignment.prospect is None  # a leftover has its row already
         self._tail: deque[str] = deque(maxlen=200)
         self._attempt = _blank_attempt(assignment, around.clock.wall())
@@ -115,8 +117,9 @@ class Supervisor:
     def generation(self) -> Generation:
         return self.assignment.generation
 
-    def give(self, effect: Effect) -> None:
+    def give(self, effect: Effect, reason: str = "") -> None:
         """Take one effect; those that end something also cancel what is under way (T2)."""
+        self._reason = reason or self._reason
         if isinstance(effect, CancelEffects | ReleaseRoom) and self._current is not None:
             self._current.cancel()
         self._inbox.append(effect)
@@ -374,7 +377,7 @@ class Supervisor:
             case host.Confirmed(exit=ended, by=by):
                 if act is not None:
                     await self._written(around.journal.outcome(act, "confirmed", wall))
-                await self._written(around.journal.end_session(self.generation, "ended", by, wall))
+                await self._written(around.journal.end_session(self.generation, self._reason, by, wall))
                 self._row_open = False
                 around.post(StopConfirmed(self.generation, by, exit_facts(ended) if ended else None))
             case host.Unconfirmed(cause=cause, detail=detail, survivors=survivors):
@@ -402,7 +405,9 @@ class Supervisor:
         self._done = True
         around = self._around
         if self._row_open:
-            await self._written(around.journal.end_session(self.generation, "ended", "absent", around.clock.wall()))
+            await self._written(
+                around.journal.end_session(self.generation, self._reason, "absent", around.clock.wall())
+            )
         with anyio.move_on_after(_CLEAN_UP_S):
             answer = await around.units.remove(self._known_unit())
             if isinstance(answer, host.Kept):

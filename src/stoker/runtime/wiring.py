@@ -116,7 +116,7 @@ class Runtime:
         return {"live": True, "ready": ready, "checks": checks}
 
     def snapshot(self) -> Snapshot:
-        return self.census.snapshot()
+        return self.census.snapshot(self.bus.last_id)
 
     def deployments(self) -> tuple[DeploymentView, ...]:
         return self.census.deployments()

@@ -35,7 +35,13 @@ from stoker.runtime.reconciler import Reconciler
 from stoker.runtime.tickets import Ask, End, Ticket, TicketState
 from stoker.runtime.wiring import Runtime
 from stoker.testing.fake_engineering import (
-    MIB, FakeAdapter, FakeDevices, FakeModels, FakeUpstreams, fake_installation, fake_model,
+    MIB,
+    FakeAdapter,
+    FakeDevices,
+    FakeModels,
+    FakeUpstreams,
+    fake_installation,
+    fake_model,
 )  # fmt: skip
 from stoker.testing.fake_journal import FakeJournal
 from stoker.testing.fake_units import FakeHost, FakeUnits, Script
@@ -71,7 +77,7 @@ class _Clock:
         return self._sim.host.wall + trio.current_time()
 
     def token(self, bytes_: int = 16) -> str:
-        return "%0*x" % (bytes_ * 2, self._sim.random.getrandbits(bytes_ * 8))
+        return f"{self._sim.random.getrandbits(bytes_ * 8):0{bytes_ * 2}x}"
 
     def jitter(self) -> float:
         return self._sim.random.random()
@@ -104,7 +110,7 @@ class _Probes:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
 
-    async def call(self, endpoint: Any, method: str, path: str, **_: Any) -> Reply | NoReply:  # noqa: ARG002
+    async def call(self, endpoint: Any, method: str, path: str, **_: Any) -> Reply | NoReply:
         await anyio.sleep(0.001)
         for unit in self._sim.host.alive():
             ready_at = unit.started_at_s + unit.script.listens_after_s + _READY_AFTER_LISTENING_S
@@ -224,9 +230,7 @@ class Simulation:
             adapters=(FakeAdapter(),),
             installations=lambda: (fake_installation(),),
         )
-        choices = Choices(
-            Life("/lives", "/logs", "/caches", "/slots"), limits=self._limits, budget_bytes=self.budget_bytes
-        )
+        choices = Choices(Life("/lives", "/logs", "/caches", "/slots"), limits=self._limits, budget=self.budget_bytes)
         daemon.runtime = assemble(
             ports, choices, scope=scope_id, instance=instance, version="0", hardware=self.devices.read()
         )
@@ -253,7 +257,7 @@ class Simulation:
         runtime = daemon.runtime
         for spec in self._specs:
             runtime.put_deployment(spec)
-        reconciler = Reconciler(runtime.kernel, ports.journal, ports.units, runtime.carrier.post)
+        reconciler = Reconciler(runtime.carrier, ports.journal, ports.units)
         await reconciler.run(ports.clock.wall())
         block = await ports.journal.generation_block()
         runtime.carrier.post(inputs.GenerationsStored(block.start, len(block)))
@@ -280,8 +284,7 @@ class Simulation:
         runtime = self.runtime
         runtime.carrier.post(inputs.BeginShutdown())
         with trio.move_on_after(bound_s):
-            while runtime.kernel.state.sessions:
-                await trio.sleep(0.05)
+            await runtime.carrier.until(lambda: not runtime.kernel.state.sessions)
         if runtime.kernel.state.sessions:
             left = {int(g): str(s.phase) for g, s in runtime.kernel.state.sessions.items()}
             self.broken(f"sessions are left {bound_s:.0f} s after the shutdown began: {left}")
@@ -448,11 +451,11 @@ class _deterministic:  # noqa: N801 - reads as a statement
         from trio._core import _run
 
         self._before = _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r.getstate()  # noqa: SLF001
-        _run._ALLOW_DETERMINISTIC_SCHEDULING = True  # noqa: SLF001
+        vars(_run)["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
         _run._r.seed(self._seed)  # noqa: SLF001
 
     def __exit__(self, *_: object) -> None:
         from trio._core import _run
 
-        _run._ALLOW_DETERMINISTIC_SCHEDULING = self._before[0]  # noqa: SLF001
+        vars(_run)["_ALLOW_DETERMINISTIC_SCHEDULING"] = self._before[0]
         _run._r.setstate(self._before[1])  # noqa: SLF001
