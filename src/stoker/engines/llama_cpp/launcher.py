@@ -68,8 +68,7 @@ def run(parameters: Mapping[str, Any], token: str | None) -> NoReturn:
         server = xllamacpp.Server(params)
     except RuntimeError as exc:
         _tell(stage="failed", cause="load", detail=str(exc))
-        sys.stdout.flush()
-        os._exit(LOAD_FAILED)  # no destructor of a server that was never whole
+        sys.exit(LOAD_FAILED)  # an orderly end: the engine's log is written by a thread, and the cause stands in it
     _tell(stage="ready", address=server.listening_address, seconds=round(time.monotonic() - started, 3))
     while True:
         signal.pause()

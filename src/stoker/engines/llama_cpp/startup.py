@@ -35,7 +35,7 @@ _STAGES = (
     ("model loaded", Stage.VERIFYING),
     ('{"stage": "ready"', Stage.VERIFYING),
 )
-_MEMORY = re.compile(r"(\S+?)(?:_Mapped)? (model|KV|RS|compute|output) buffer size\s*=\s*([\d.]+) MiB")
+_MEMORY = re.compile(r"(\S+?)(?:_Mapped)? +(model|KV|RS|compute|output) buffer size\s*=\s*([\d.]+) MiB")
 _TERMS = {"model": "weights", "KV": "kv", "RS": "state", "compute": "compute", "output": "output"}
 _NUMBERS = (
     ("offloaded ", re.compile(r"offloaded (?P<layers_on_device>\d+)/(?P<layers>\d+) layers")),

@@ -145,8 +145,22 @@ _ONE_BUILD = (
     ("binary-draft", "bad-setting", "companion", 4, {}, "failed to load draft model"),
     ("binary-cells", "host-out-of-memory", "process", 8, {}, "std::bad_alloc"),
     ("binary-weights", "host-out-of-memory", "weights", 8, {"requested_bytes": int(92.10 * MIB)}, "unable to allocate"),
-    ("binary-scratch", "host-out-of-memory", "compute", 8, {"requested_bytes": int(2662.13 * MIB)}, "failed to allocate compute"),
-    ("embedded-scratch", "host-out-of-memory", "compute", 8, {"requested_bytes": int(2680.22 * MIB)}, "failed to allocate compute"),
+    (
+        "binary-scratch",
+        "host-out-of-memory",
+        "compute",
+        8,
+        {"requested_bytes": int(2662.13 * MIB)},
+        "failed to allocate compute",
+    ),
+    (
+        "embedded-scratch",
+        "host-out-of-memory",
+        "compute",
+        8,
+        {"requested_bytes": int(2680.22 * MIB)},
+        "failed to allocate compute",
+    ),
     ("embedded-weights", "engine-exited", "host-limits", 10, {}, "Resource temporarily unavailable"),
 )
 _ENDS = {
@@ -335,9 +349,11 @@ EDITS = (
 
 METRICS = (
     (
-        "# HELP llamacpp:prompt_tokens_total Number\n# TYPE llamacpp:prompt_tokens_total counter\n"
-        "llamacpp:prompt_tokens_total 29\nllamacpp:tokens_predicted_total 11\n"
-        "llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\n",
+        (
+            "# HELP llamacpp:prompt_tokens_total Number\n# TYPE llamacpp:prompt_tokens_total counter\n"
+            "llamacpp:prompt_tokens_total 29\nllamacpp:tokens_predicted_total 11\n"
+            "llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\n"
+        ),
         Sample(running=1.0, waiting=0.0, prompt_tokens_total=29.0, completion_tokens_total=11.0),
     ),
     ("", Sample()),
