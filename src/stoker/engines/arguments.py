@@ -9,12 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stoker.errors import ErrorCode
-from stoker.ports.engines import OptionRules, Reason
+from stoker.ports.engines import Build, OptionRules, Reason
+
+TAKES_ARGUMENTS = "engine-args"
+"""The feature of a build that is started by a command line of its own."""
 
 
-def check_arguments(rules: OptionRules, args: Sequence[str], env: Mapping[str, str]) -> tuple[Reason, ...]:
-    """A reason for each argument and variable that is not an operator's to give; empty: all may be given."""
+def check_arguments(
+    rules: OptionRules, args: Sequence[str], env: Mapping[str, str], build: Build | None = None
+) -> tuple[Reason, ...]:
+    """A reason for each argument and variable that is not an operator's to give; empty: all may be given.
+
+    With a ``build``, arguments are also refused where it takes none at all.
+    """
     found: list[Reason] = []
+    if args and build is not None and TAKES_ARGUMENTS not in build.features:
+        why = f"the installed build ({build.engine} {build.release}) takes no arguments"
+        found.append(_refused(args[0], why, "", remedy="Remove engine_args, or name another installation."))
     position = 0
     while position < len(args):
         argument = args[position]

@@ -7,7 +7,8 @@ import pytest
 from stoker.engines.arguments import check_arguments
 from stoker.engines.llama_cpp.facts import OPTIONS
 from stoker.errors import ErrorCode
-from stoker.ports.engines import OptionRules
+from stoker.ids import EngineId
+from stoker.ports.engines import Build, OptionRules
 
 RULES = OptionRules(
     free={"--top-k": 1, "--fast": 0}, reserved={"--host": "", "-c": "context_tokens"}, env_prefixes=("ENG_",)
@@ -84,3 +85,12 @@ def test_br_1005_variables_of_the_engine_are_refused(name) -> None:
 def test_without_rules_every_option_is_refused_and_every_variable_passes() -> None:
     assert check_arguments(OptionRules(), ("--anything",), {"LLAMA_X": "1"})[0].param == "engine_args"
     assert check_arguments(OptionRules(), (), {"LLAMA_X": "1"}) == ()
+
+
+def test_a_build_without_a_command_line_takes_no_arguments_at_all() -> None:
+    wheel = Build(EngineId("llama-cpp"), "1", frozenset())
+    program = Build(EngineId("llama-cpp"), "1", frozenset({"engine-args"}))
+    (reason,) = check_arguments(OPTIONS, ("--top-k", "20"), {}, wheel)
+    assert "takes no arguments" in reason.message
+    assert check_arguments(OPTIONS, ("--top-k", "20"), {}, program) == ()
+    assert check_arguments(OPTIONS, (), {}, wheel) == ()

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from stoker.engines.arguments import TAKES_ARGUMENTS
 from stoker.engines.llama_cpp.facts import BINARY, ID
 from stoker.engines.llama_cpp.launch import LAUNCHER
 from stoker.ports.engines import Build, BuildDevice, BuildRefused, Captured, InstallationSite, ProbeCommand
@@ -105,7 +106,7 @@ def _read_program(at: InstallationSite, outputs: Mapping[str, Captured], digest:
     options = options_of(text)
     if not {"--model", "--ctx-size", "--parallel"} <= options:
         return BuildRefused("not-llama-server", f"{at.executable} does not describe itself as llama.cpp's server.")
-    features = {name for name, (option, _) in FEATURES.items() if option in options} | {"engine-args"}
+    features = {name for name, (option, _) in FEATURES.items() if option in options} | {TAKES_ARGUMENTS}
     features |= {"unix-socket"} if re.search(r"unix\s+socket", text, re.IGNORECASE) else set()
     features |= {"flash-attn-value"} if re.search(r"--flash-attn \[?[{(]?on", text) else {"flash-attn-bare"}
     features |= {"mmap-flags"} if "load-mode" not in features else set()
