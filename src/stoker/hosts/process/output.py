@@ -67,8 +67,9 @@ class Channel(Outlet):
         self._inbox = b""
 
     def say(self, word: str, **fields: Any) -> None:
-        self.pending += json.dumps({"word": word, **fields}).encode() + b"\n"
-        self.flush()
+        if not self.closed:
+            self.pending += json.dumps({"word": word, **fields}).encode() + b"\n"
+            self.flush()
 
     def half_close(self) -> None:
         """Say no more: the other side reads the end, and we still hear its last words."""

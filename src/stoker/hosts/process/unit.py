@@ -44,6 +44,7 @@ class LiveUnit:
         self.exit: Exit | None = None
         self.has_ended = False
         self.is_lost = False
+        self.has_left = False  # the guardian itself, a moment after its last word
         self.burial: StopAnswer | None = None
         self.fault = ""
         self._survivors: tuple[int, Unconfirmed] | None = None
@@ -87,6 +88,8 @@ class LiveUnit:
             await self._listen()
             await self.guardian.leave()
         self.guardian.close()
+        self.has_left = True
+        self.change()
         if self.is_lost:
             self.burial = await bury(self)
             self.change()

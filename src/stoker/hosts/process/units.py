@@ -288,8 +288,10 @@ class ProcessUnits:
             return Kept("its end is not confirmed")
         folder = live.plan.life_dir if live is not None else unit.life_dir
         with anyio.move_on_after(REMOVE_S):
+            if live is not None:
+                await live.until(lambda: live.has_left)
             answer = await self._blocking(lambda: life.delete(folder, unit.generation))
-            if live is not None and not isinstance(answer, Kept):
+            if not isinstance(answer, Kept):
                 self._units.pop(unit.generation, None)
             return answer
         return Kept(f"not deleted within {REMOVE_S:.0f} s")

@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
-import anyio
-import psutil
 import pytest
 from process_programs import SCOPE, make_plan, marked
+from process_waiting import Start, guardians, wait_until
 
 from stoker.hosts.process.units import ProcessUnits
 from stoker.ports.units import Prepared, Started, UnitPlan
-
-Start = Callable[..., Any]
-
-
-def wait_until(condition: Callable[[], object], bound_s: float = 5.0) -> None:
-    """Poll with a bound; for what no event announces."""
-    until = time.monotonic() + bound_s
-    while not condition():
-        assert time.monotonic() < until, f"not within {bound_s} s"
-        time.sleep(0.01)
-
-
-def guardians() -> list[int]:
-    return [
-        process.pid
-        for process in psutil.Process().children(recursive=True)
-        if any("guardian" in word for word in process.cmdline())
-    ]
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -68,9 +47,3 @@ def start(units: ProcessUnits, tmp_path: Path) -> Start:
         return started
 
     return run
-
-
-async def until(condition: Callable[[], object], bound_s: float = 5.0) -> None:
-    with anyio.fail_after(bound_s):
-        while not condition():
-            await anyio.sleep(0.01)

@@ -64,6 +64,13 @@ import os
 for number in range(102400): os.write(1, b"%07d " % number + b"y" * 94 + b"\\n")
 open("flooded", "w").close()
 {RUNS}"""
+WAITS_THEN_FLOODS = f"""
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print({GREETING!r}, flush=True)
+signal.sigwait([signal.SIGUSR1])
+{FLOOD}"""
+
 STRANGE_LINES = r"""
 import os, time
 os.write(1, b"a" * 200000 + b"\n")
