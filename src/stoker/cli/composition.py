@@ -18,7 +18,7 @@ from stoker.config.deployments import implicit_spec, specs
 from stoker.config.load import Flag, Loaded, Sources, load
 from stoker.config.paths import Paths
 from stoker.control.server import ControlSurface
-from stoker.engines.finder import find_installations, run_probe
+from stoker.engines.finder import Configured, find_installations, run_probe
 from stoker.engines.registry import load_registry
 from stoker.errors import EXIT_CODES, Family
 from stoker.gateway.asgi import Gateway
@@ -30,11 +30,11 @@ from stoker.hosts.probes import HttpProbes
 from stoker.hosts.process.procfs import boot_id, identify
 from stoker.hosts.process.units import ProcessUnits
 from stoker.ids import RAM, Instance, Scope
-from stoker.journal.owner import Owner, OwnerLock
+from stoker.journal.owner import Owner, OwnerLock, ScopeLock
 from stoker.journal.sqlite import SqliteJournal
 from stoker.observability.logs import DaemonLog, LogPlan
 from stoker.observability.scrub import Scrubber
-from stoker.ports.engines import Installation
+from stoker.ports.engines import Installation, InstallationSite
 from stoker.ports.units import ProcessIdentity
 from stoker.runtime.assembly import Choices, Ports
 from stoker.runtime.clocks import SystemClock
@@ -95,6 +95,7 @@ class _Site:
     echo: Callable[[str], None]
     pools: UpstreamPools = field(default_factory=UpstreamPools)
     installed: tuple[Installation, ...] = ()
+    scope_lock: ScopeLock | None = None
 
     def blueprint(self, *, auto: bool) -> Blueprint:
         loaded, settings, paths = self.loaded, self.loaded.settings, self.loaded.paths
@@ -119,7 +120,14 @@ class _Site:
 
         def find_engines() -> None:
             cache = Path(paths.installations, "probes.json")
-            self.installed = find_installations(registry, os.environ.get("PATH", os.defpath), run_probe, cache=cache)
+            self.installed = find_installations(
+                registry, os.environ.get("PATH", os.defpath), run_probe, cache=cache, configured=_configured(loaded)
+            )
+
+        async def open_journal(instance: Instance) -> Scope:
+            scope = await journal.open(instance, identity, __version__, time.time())
+            self.scope_lock = ScopeLock.acquire(paths.machine_dir, scope, paths.data_dir)
+            return scope
 
         pool = settings.pools.get(RAM)
         return Blueprint(
@@ -139,7 +147,7 @@ class _Site:
             identity=identity,
             lock=lambda instance: _lock(paths, instance),
             ports=ports,
-            open_journal=lambda instance: journal.open(instance, identity, __version__, time.time()),
+            open_journal=open_journal,
             find_engines=find_engines,
             specs=specs(loaded),
             surfaces=self._surfaces,
@@ -199,6 +207,15 @@ def config_view(loaded: Loaded) -> dict[str, Any]:
     return {"revision": 1, "values": values, "origins": origins, "pending": [], "files": list(loaded.files)}
 
 
+def _configured(loaded: Loaded) -> tuple[Configured, ...]:
+    """Engines an operator named by path; they come before what is found."""
+    return tuple(
+        Configured(engine, InstallationSite("binary", os.path.abspath(chosen.path), "configured"))
+        for engine, chosen in loaded.settings.engines.items()
+        if chosen.path
+    )
+
+
 def _limits(loaded: Loaded) -> Limits:
     sessions, queue = loaded.settings.sessions, loaded.settings.queue
     return Limits(
@@ -214,11 +231,9 @@ def _limits(loaded: Loaded) -> Limits:
 
 def _folders(paths: Paths, loaded: Loaded) -> Life:
     sessions = loaded.settings.sessions
-    caches, slots = os.path.join(paths.data_dir, "caches"), paths.prompts
+    caches = os.path.join(paths.data_dir, "caches")
     os.makedirs(caches, mode=0o700, exist_ok=True)
-    return Life(
-        paths.lives, paths.unit_logs, caches, slots, sessions.ports, sessions.orphan_grace_s, sessions.kill_confirm_s
-    )
+    return Life(paths.lives, paths.unit_logs, caches, sessions.ports, sessions.orphan_grace_s, sessions.kill_confirm_s)
 
 
 def _lock(paths: Paths, instance: Instance) -> Lock:

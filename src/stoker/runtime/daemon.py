@@ -140,7 +140,7 @@ class Daemon:
             except StokerError as error:
                 runtime.kernel.state.warnings.append(error.message)
         await runtime.refresh_models()
-        reconciler = Reconciler(runtime.carrier, ports.journal, ports.units)
+        reconciler = Reconciler(runtime.carrier, ports.journal, ports.units, runtime.logbook.folders)
         await reconciler.run(ports.clock.wall())
         block = await ports.journal.generation_block()
         runtime.carrier.post(inputs.GenerationsStored(block.start, len(block)))

@@ -193,6 +193,8 @@ class Intake:
             ticket = self._take_out(deployment, head.ticket_id)
             self._grant(ticket, deployment, session)
             self._machine.send(Wake(ticket))
+            waited_s = self._state.now - ticket.queued_at
+            self._state.meters.observe("stoker_ticket_wait_seconds", deployment.name, "interactive", value=waited_s)
             self._machine.announce(
                 "ticket.granted",
                 ticket_id=ticket.ticket_id,
@@ -200,7 +202,7 @@ class Intake:
                 deployment=deployment.name,
                 replica=session.state.replica,
                 generation=session.generation,
-                queue_ms=round((self._state.now - ticket.queued_at) * 1000),
+                queue_ms=round(waited_s * 1000),
             )
 
     def _take_out(self, deployment: Deployment, ticket_id: TicketId) -> Ticket:
@@ -224,14 +226,14 @@ class Intake:
             return
         if ticket.state is not TicketState.GRANTED:
             if ticket.state is TicketState.RELEASED:
-                self._state.counters["stoker_kernel_late_releases_total",] += 1
+                self._state.meters.count("stoker_kernel_late_releases_total")
             return
         ticket.state = TicketState.RELEASED
         ticket.ended_at = self._state.now
         assert ticket.door is not None
         session = self._state.sessions.get(ticket.door.generation)
         if session is None or session.grants.pop(ticket.ticket_id, None) is None:
-            self._state.counters["stoker_kernel_late_releases_total",] += 1
+            self._state.meters.count("stoker_kernel_late_releases_total")
             return
         if deployment is not None:
             deployment.in_flight -= 1
@@ -306,6 +308,7 @@ class Intake:
         """End a ticket that is out of its queue, tell its task, and publish it."""
         now = self._state.now
         ticket.state, ticket.error, ticket.ended_at = state, error, now
+        self._state.meters.count("stoker_tickets_total", deployment.name, str(state))
         if state is not TicketState.CANCELLED or error is not None:
             self._machine.send(Wake(ticket))
         code = error.code if error is not None else ErrorCode.REQUEST_CANCELLED

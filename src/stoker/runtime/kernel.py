@@ -93,6 +93,7 @@ class Kernel:
             StokerError: the command is not possible; nothing was changed by it.
         """
         self._begin_step(now)
+        self.state.meters.count("stoker_kernel_steps_total", type(incoming).__name__)
         try:
             return self._take(incoming)
         finally:
@@ -107,7 +108,6 @@ class Kernel:
     def _begin_step(self, now: float) -> None:
         self.state.now = now
         self.state.wall = self._clock.wall()
-        self.state.counters["stoker_kernel_steps_total",] += 1
 
     def _settle(self) -> None:
         for _ in range(_MOST_PASSES):
@@ -197,7 +197,7 @@ class Kernel:
         """An observation of one life; a generation that is not known changes nothing and is counted (S-4)."""
         session = self.state.sessions.get(incoming.generation)
         if session is None:
-            self.state.counters["stoker_observations_dropped_total", type(incoming).__name__, "none"] += 1
+            self.state.meters.count("stoker_observations_dropped_total", type(incoming).__name__, "none")
             return
         match incoming:
             case Started(unit=unit, endpoint=endpoint):
@@ -261,11 +261,13 @@ class Kernel:
         self.machine.send(OpenDoor(session.door))
         if deployment is not None:
             deployment.replica(session.state.replica).load_times_s.append(state.now - session.state.started_at)
+            for stage, elapsed_ms in session.stages_ms.items():
+                state.meters.observe("stoker_load_seconds", deployment.name, stage, value=elapsed_ms / 1000)
             deployment.blocked_on = ""
             deployment.replica(session.state.replica).port_losses = 0
             self.intake.grant_waiting(deployment)
         self.intake.arm_idle(session)
-        state.counters["stoker_session_starts_total", session.state.deployment, "ready"] += 1
+        state.meters.count("stoker_session_starts_total", session.state.deployment, "ready")
         for operation_id in session.operations:
             state.operations[operation_id].result["generation"] = session.generation
         self.orders.finish_all(session, frozenset({"load"}))
@@ -275,8 +277,11 @@ class Kernel:
         state.ledger, _ = state.ledger.release(session.generation)
         self.intake.release_all(session)
         self.machine.forget_timers(session)
+        if session.state.stop_begun_at is not None:
+            stop_s = state.now - session.state.stop_begun_at
+            state.meters.observe("stoker_stop_seconds", session.state.deployment, value=stop_s)
         del state.sessions[session.generation]
-        state.counters["stoker_session_ends_total", session.state.deployment, str(session.state.reason)] += 1
+        state.meters.count("stoker_session_ends_total", session.state.deployment, str(session.state.reason))
         self.orders.finish_all(session, frozenset({"unload", "stop", "remove"}))
         if deployment is None:
             return
@@ -385,7 +390,7 @@ class Kernel:
             for name in {ticket.deployment for ticket in state.waiting.values()}:
                 self.intake.grant_waiting(state.deployments[name])
             if sum(len(session.grants) for session in state.sessions.values()) > granted_before:
-                state.counters["stoker_kernel_missed_wakeups_total",] += 1
+                state.meters.count("stoker_kernel_missed_wakeups_total")
 
     def _end_idle(self) -> None:
         """Sessions past their keep-alive end (R-48); one used meanwhile gets a later alarm."""

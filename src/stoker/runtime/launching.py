@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stoker.domain.context import LaunchPlan
@@ -28,20 +28,36 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TOKEN_BYTES = 32
 
 
+def make_private_folder(path: str) -> None:
+    os.makedirs(path, mode=0o700, exist_ok=True)
+
+
+def list_folders(path: str) -> Sequence[str]:
+    try:
+        return sorted(os.listdir(path))
+    except FileNotFoundError:
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Where lives keep what is theirs: ``lives`` is volatile and short, ``logs``, ``caches`` and ``slots`` stay."""
+    """Where lives keep what is theirs: ``lives`` is volatile and short, ``logs`` and ``caches`` stay."""
 
     lives: str
     logs: str
     caches: str
-    slots: str
     port_range: tuple[int, int] = (23100, 23999)
     orphan_grace_s: float = 2.0
     kill_confirm_s: float = 4.0
+    make_folder: Callable[[str], None] = make_private_folder
+    list_folders: Callable[[str], Sequence[str]] = list_folders
 
     def life_dir(self, generation: Generation) -> str:
         return os.path.join(self.lives, str(generation))
+
+    def slots_dir(self, generation: Generation) -> str:
+        """Saved prompt caches of one life; they go with it."""
+        return os.path.join(self.life_dir(generation), "slots")
 
     def log_path(self, generation: Generation) -> str:
         return os.path.join(self.logs, f"{generation}.log")
@@ -69,7 +85,7 @@ def make_plan(
         generation=generation,
         life_dir=life_dir,
         cache_dir=os.path.join(folders.caches, adapter.id),
-        slots_dir=os.path.join(folders.slots, str(generation)),
+        slots_dir=folders.slots_dir(generation),
         endpoint=Endpoint(),
         build=prospect.installation.build,
         token=token,

@@ -81,7 +81,7 @@ class Machine:
             before = _with_in_flight(before, session.in_flight)
         step = lifecycle.step(before, incoming, self.state.now)
         if step.outcome is Outcome.DROPPED:
-            self.state.counters["stoker_observations_dropped_total", type(incoming).__name__, before.phase] += 1
+            self.state.meters.count("stoker_observations_dropped_total", type(incoming).__name__, before.phase)
             return step
         if step.outcome is Outcome.REFUSED:
             return step

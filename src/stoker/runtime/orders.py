@@ -403,6 +403,7 @@ class Orders:
             return
         state = self._state
         del state.deployments[deployment.name]
+        state.meters.forget(deployment.name)
         for name in [name for name, owner in state.names.items() if owner == deployment.name]:
             del state.names[name]
         self._machine.announce(

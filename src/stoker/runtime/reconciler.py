@@ -12,9 +12,10 @@ from stoker.domain.reconcile import Action, Finding, judge
 from stoker.domain.session import Phase
 from stoker.ids import Generation
 from stoker.ports.journal import Journal, OpenLife
-from stoker.ports.units import Kept, UnitIdentity, Units
+from stoker.ports.units import Confirmed, Kept, UnitIdentity, Units
 from stoker.runtime.effects import Carrier
 from stoker.runtime.inputs import HoldsRead, LeftoverFound, LeftoverJudged
+from stoker.runtime.launching import Life
 
 _AT_ONCE = 8
 _CALL_S, _ALL_S = 5.0, 20.0
@@ -22,9 +23,10 @@ _SETTLED_POLL_S = 0.02
 
 
 class Reconciler:
-    def __init__(self, carrier: Carrier, journal: Journal, units: Units) -> None:
+    def __init__(self, carrier: Carrier, journal: Journal, units: Units, folders: Life) -> None:
         self._kernel, self._journal, self._units = carrier.kernel, journal, units
         self._post, self._until = carrier.post, carrier.until
+        self._folders = folders
         self.counts = {"adopted": 0, "reaped": 0, "forgotten": 0, "reported": 0}
 
     async def run(self, wall: float) -> None:
@@ -39,6 +41,7 @@ class Reconciler:
                 for life in lives:
                     tasks.start_soon(self._settle, life, wall, limiter)
         await self._retry_residues()
+        await self._sweep()
 
     async def _settle(self, life: OpenLife, wall: float, limiter: anyio.CapacityLimiter) -> None:
         async with limiter:
@@ -82,6 +85,24 @@ class Reconciler:
             identity = UnitIdentity(residue.generation, self._units.kind, life_dir=residue.path)
             if not isinstance(await self._units.remove(identity), Kept):
                 await self._journal.clear_residue(residue.generation)
+
+    async def _sweep(self) -> None:
+        """Life directories without a row: their life is confirmed gone (K16, K17), or the journal was lost (S-87).
+
+        What a directory's own record proves ours is ended first; only then does the directory go.
+        """
+        known = set(self._kernel.state.sessions)
+        for name in self._folders.list_folders(self._folders.lives):
+            if not name.isdecimal() or Generation(int(name)) in known:
+                continue
+            generation = Generation(int(name))
+            folder = self._folders.life_dir(generation)
+            unit = await self._units.recover(generation, folder)
+            unit = unit or UnitIdentity(generation, self._units.kind, life_dir=folder)
+            if isinstance(await self._units.remove(unit), Kept) and isinstance(
+                await self._units.stop(unit, 0.0), Confirmed
+            ):
+                await self._units.remove(unit)
 
 
 def _found(finding: Finding) -> str:

@@ -18,10 +18,13 @@ from stoker.engines.arguments import check_arguments
 from stoker.engines.settings import read_settings, restart_values
 from stoker.errors import ErrorCode, error_for
 from stoker.ids import RAM, EngineId
-from stoker.ports.engines import Adapter, Installation
+from stoker.ports.engines import Adapter, Build, Installation
 from stoker.ports.models import Models
 from stoker.runtime.launching import check_user_environment
 from stoker.runtime.state import Prospect
+
+# Keys of a deployment that nothing here carries out.
+_UNSUPPORTED = ("adapters", "draft", "projector", "template", "pools", "sampling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,10 @@ class Resolver:
         Raises:
             StokerError: the model, the engine or a setting is not what it must be; the sentence says which.
         """
+        refuse_unsupported(spec)
         model = self.models.resolve(spec.reference)
         adapter, installation = self._engine(spec, model.facts.format)
-        settings = validated(adapter, spec)
+        settings = validated(adapter, spec, installation.build)
         refusals = adapter.refuse_model(model.facts, settings, installation.build)
         if refusals:
             first = refusals[0]
@@ -95,15 +99,27 @@ class Resolver:
         )
 
 
-def validated(adapter: Adapter, spec: DeploymentSpec) -> Any:
+def validated(adapter: Adapter, spec: DeploymentSpec, build: Build | None) -> Any:
     """The engine's settings object, or one sentence naming field, value and rule (E-22, E-28)."""
     settings = read_settings(adapter.settings, spec.settings)
-    refusals = check_arguments(adapter.traits.arguments, spec.engine_args, spec.env)
+    refusals = check_arguments(adapter.traits.arguments, spec.engine_args, spec.env, build)
     if refusals:
         first = refusals[0]
         raise error_for(first.code, first.message, remedy=first.remedy, details=first.details, param=first.param)
     check_user_environment(spec.env)
     return settings
+
+
+def refuse_unsupported(spec: DeploymentSpec) -> None:
+    """What is asked for and would be left out is refused by name, never dropped (E-18)."""
+    for key in _UNSUPPORTED:
+        if getattr(spec, key):
+            raise error_for(
+                ErrorCode.UNSUPPORTED_PARAMETER,
+                f"{spec.name} sets {key}, which no engine of this version can honour.",
+                remedy=f"Remove {key}.",
+                param=key,
+            )
 
 
 def load_key(

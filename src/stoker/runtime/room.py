@@ -291,7 +291,7 @@ class Room:
             )
         )  # fmt: skip
         self._machine.enter(session, step)
-        state.counters["stoker_session_starts_total", deployment.name, "begun"] += 1
+        state.meters.count("stoker_session_starts_total", deployment.name, "begun")
 
     def _evict(self, deployment: Deployment, victims: tuple[Generation, ...]) -> None:
         state = self._state
@@ -306,7 +306,7 @@ class Room:
         )
         for generation in victims:
             session = state.sessions[generation]
-            state.counters["stoker_evictions_total", session.state.deployment, "memory"] += 1
+            state.meters.count("stoker_evictions_total", session.state.deployment, "memory")
             if session.phase in LOADING:
                 self._machine.feed(session, Cancel(generation, Reason.ABANDONED, by="abandoned"))
             else:
@@ -383,7 +383,7 @@ class Room:
         if deployment.last_verdict == key:
             return
         deployment.last_verdict = key
-        self._state.counters["stoker_admissions_total", word] += 1
+        self._state.meters.count("stoker_admissions_total", word)
         self._machine.announce(
             "admission.decided",
             **self._decision("admission", deployment, word, would_evict, reasons_of(verdict)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from stoker.domain.restart import RestartState
 from stoker.domain.session import Failure, Phase, SessionState
 from stoker.errors import StokerError
 from stoker.ids import DeploymentName, Generation, Instance, OperationId, PoolId, Scope, TicketId
+from stoker.observability.metrics import Meters
 from stoker.ports.engines import Accepted, Adapter, Installation
 from stoker.ports.units import Endpoint, UnitIdentity
 from stoker.runtime.tickets import Door, Ticket
@@ -229,8 +230,7 @@ class KernelState:
     automatic_budgets: dict[PoolId, int] = field(default_factory=dict)
     budget_origins: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    counters: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    timings: dict[tuple[str, ...], list[float]] = field(default_factory=dict)
+    meters: Meters = field(default_factory=Meters)
     seq: int = 0
     stale_plan: bool = False
 

@@ -232,6 +232,7 @@ class Supervisor:
         match answer:
             case host.Prepared():
                 self._prepared = answer
+                await around.threads(around.folders.make_folder, around.folders.slots_dir(self.generation))
                 around.post(Prepared(self.generation))
             case host.PrepareFailed(kind=kind, detail=detail):
                 message = f"{assignment.deployment} could not be prepared: {detail or kind}."

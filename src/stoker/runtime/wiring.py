@@ -15,6 +15,7 @@ import anyio
 from stoker.domain.deployments import DeploymentSpec
 from stoker.errors import ErrorCode, error_for
 from stoker.ids import DeploymentName, Generation, OperationId, PoolId, TicketId
+from stoker.observability.metrics import render
 from stoker.ports.engines import Installation
 from stoker.ports.journal import Attempt, Journal
 from stoker.ports.models import Models
@@ -25,7 +26,7 @@ from stoker.runtime.census import Census
 from stoker.runtime.effects import Carrier
 from stoker.runtime.kernel import Kernel
 from stoker.runtime.logbook import Logbook
-from stoker.runtime.metering import metrics_text
+from stoker.runtime.metering import freeze
 from stoker.runtime.naming import near_names
 from stoker.runtime.tickets import Ask, End, Ticket
 from stoker.runtime.views import (
@@ -146,7 +147,7 @@ class Runtime:
         return self.census.operation(operation)
 
     def metrics(self) -> str:
-        return metrics_text(self.kernel.state, self.census, self.bus)
+        return render(freeze(self.kernel.state, self.census, self.bus))
 
     async def models(self) -> tuple[Mapping[str, Any], ...]:
         listed = await self.carrier.threads(self.models_here.list)

@@ -230,7 +230,7 @@ class Simulation:
             adapters=(FakeAdapter(),),
             installations=lambda: (fake_installation(),),
         )
-        choices = Choices(Life("/lives", "/logs", "/caches", "/slots"), limits=self._limits, budget=self.budget_bytes)
+        choices = Choices(Life("/lives", "/logs", "/caches", make_folder=lambda _: None, list_folders=lambda _: ()), limits=self._limits, budget=self.budget_bytes)
         daemon.runtime = assemble(
             ports, choices, scope=scope_id, instance=instance, version="0", hardware=self.devices.read()
         )
@@ -257,7 +257,7 @@ class Simulation:
         runtime = daemon.runtime
         for spec in self._specs:
             runtime.put_deployment(spec)
-        reconciler = Reconciler(runtime.carrier, ports.journal, ports.units)
+        reconciler = Reconciler(runtime.carrier, ports.journal, ports.units, runtime.logbook.folders)
         await reconciler.run(ports.clock.wall())
         block = await ports.journal.generation_block()
         runtime.carrier.post(inputs.GenerationsStored(block.start, len(block)))

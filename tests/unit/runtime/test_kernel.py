@@ -361,5 +361,5 @@ def test_leaving_twice_is_counted_and_changes_nothing() -> None:
     ticket = desk.ask("a")
     desk.leave(ticket)
     desk.leave(ticket)
-    assert desk.kernel.state.counters["stoker_kernel_late_releases_total",] == 1
+    assert desk.kernel.state.meters.freeze().series["stoker_kernel_late_releases_total"] == {(): 1.0}
     assert desk.kernel.state.deployments["a"].in_flight == 0
