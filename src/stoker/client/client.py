@@ -118,6 +118,17 @@ class StokerClient:
         )
         return answer
 
+    def change(self, name: str, **keys: Any) -> Mapping[str, Any]:
+        """Give a deployment other values for some of its keys, unless somebody else changes it at the same time.
+
+        Raises `UsageError` ``revision-conflict`` then; ``invalid-parameter`` for a spec with hidden values.
+        """
+        known = self.deployment(name)
+        answer: Mapping[str, Any] = self.transport.call(
+            "PUT", f"/v1{_named(known.name)}", body={**known.spec, **keys}, if_match=f'"{known.revision}"'
+        )
+        return answer
+
     def delete(self, name: str) -> Operation:
         return self._operation("DELETE", _named(name))
 

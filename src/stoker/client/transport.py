@@ -7,6 +7,7 @@ imports the client starts fast.
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -48,6 +49,20 @@ class Transport:
             trust_env=False,
         )
 
+    def knock(self) -> None:
+        """Raise ``daemon-unreachable`` if nobody listens on the Unix socket; nothing is sent.
+
+        The HTTP library forgets to close a socket whose connection is refused, so it is not the one to find that out.
+        """
+        if self.address.startswith(("http://", "https://")):
+            return
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_CONNECT_S)
+            try:
+                probe.connect(self.address)
+            except OSError as exc:
+                raise unreachable(f"Nothing answers at {self.address}.", address=self.address) from exc
+
     def close(self) -> None:
         if "_http" in self.__dict__:
             self._http.close()
@@ -56,6 +71,8 @@ class Transport:
         self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None, **headers: str
     ) -> Any:
         """The JSON answer of one request; raises the error that the daemon answered."""
+        if "_http" not in self.__dict__:
+            self.knock()
         with self._caught():
             answer = self._http.request(
                 method,
@@ -78,6 +95,7 @@ class Transport:
         silence_s: float | None,
     ) -> Iterator[tuple[str, Iterator[str]]]:
         """The answer's content type and its lines as they come; silence longer than ``silence_s`` is ``no-answer``."""
+        self.knock()
         with self._caught():
             streamed = self._http.stream(
                 method, path, params=_params(query), json=body, headers=dict(headers or {}),

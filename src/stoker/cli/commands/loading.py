@@ -25,7 +25,7 @@ seconds = click.FloatRange(0)
 @click.command("load", cls=Command)
 @names
 @click.option("--replica", type=click.IntRange(0), help="This replica alone.")
-@click.option("--context", "context_tokens", type=click.IntRange(1), metavar="TOKENS", help="Context to load with.")
+@click.option("--context", "context_tokens", type=click.IntRange(1), metavar="TOKENS", help="Change its context.")
 @click.option("--load-timeout", "load_timeout_s", type=click.FloatRange(0, min_open=True), metavar="S")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is ready.")
 @pass_invocation
@@ -39,15 +39,20 @@ def load(
     no_wait: bool,
 ) -> int:
     """Make deployments ready, and wait until they are. An interrupt leaves the load running."""
-    settings = {"context_tokens": context_tokens} if context_tokens is not None else None
     with invocation.client() as client:
-        return carry_out(
-            invocation,
-            client,
-            names,
-            lambda name: client.load(name, replica=replica, settings=settings, load_timeout_s=load_timeout_s),
-            is_waiting=not no_wait,
-        )
+
+        def begin(name: str) -> Operation:
+            if context_tokens is not None:
+                with_context(client, name, context_tokens)
+            return client.load(name, replica=replica, load_timeout_s=load_timeout_s)
+
+        return carry_out(invocation, client, names, begin, is_waiting=not no_wait)
+
+
+def with_context(client: StokerClient, name: str, context_tokens: int) -> None:
+    """Let the deployment have this context from now on; one that has it is left alone."""
+    if client.deployment(name).spec.get("context_tokens") != context_tokens:
+        client.change(name, context_tokens=context_tokens)
 
 
 @click.command("unload", cls=Command)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import click
 
+from stoker.cli.commands.loading import with_context
 from stoker.cli.conversation import Conversation
 from stoker.cli.invocation import DEFAULT_TIMEOUT_S, Command, Invocation, pass_invocation
 from stoker.cli.names import complete_name
@@ -24,7 +25,7 @@ from stoker.errors import ErrorCode, error_for
 @click.argument("prompt", required=False)
 @click.option("--system", metavar="TEXT", help="What the model is told first.")
 @click.option("--keep-alive", metavar="TIME", help="Keep it loaded so long afterwards: 5m, 0, -1 for ever.")
-@click.option("--context", "context_tokens", type=click.IntRange(1), metavar="TOKENS", help="Context to load with.")
+@click.option("--context", "context_tokens", type=click.IntRange(1), metavar="TOKENS", help="Change its context.")
 @pass_invocation
 def run(
     invocation: Invocation,
@@ -85,8 +86,9 @@ def _daemon(invocation: Invocation) -> Iterator[StokerClient]:
 
 
 def _load(invocation: Invocation, client: StokerClient, deployment: Deployment, context_tokens: int | None) -> None:
-    settings = {"context_tokens": context_tokens} if context_tokens is not None else None
-    operation = client.load(deployment.name, settings=settings)
+    if context_tokens is not None:
+        with_context(client, deployment.name, context_tokens)
+    operation = client.load(deployment.name)
     try:
         with watching(invocation) as progress:
             ended = client.wait(operation, timeout_s=invocation.timeout_s, on_progress=progress.show)
