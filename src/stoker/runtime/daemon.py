@@ -31,6 +31,7 @@ from stoker.runtime.wiring import Runtime
 
 _LINGER_S = 0.2
 _IDLE_LOOK_S = 5.0
+_PRUNE_EVERY_S = 3600.0
 
 
 class Surface(Protocol):
@@ -118,6 +119,7 @@ class Daemon:
                     runtime.census.addresses.update(surface.addresses)
                     await listening.start(_serve_surface, surface)
                 await self._open(runtime, ports, lock)
+                tasks.start_soon(self._prune_logs, runtime, ports)
                 if plan.idle_exit_s is not None:
                     tasks.start_soon(self._leave_when_idle, runtime, plan.idle_exit_s)
                 await self._asked.wait()
@@ -201,6 +203,14 @@ class Daemon:
         except Exception as failed:  # noqa: BLE001 - the boundary between steps of a stop
             self._failed.append(f"{what}: {failed!r}")
             self._plan.echo(f"While stopping, the {what} failed: {failed}")
+
+    async def _prune_logs(self, runtime: Runtime, ports: Ports) -> None:
+        while True:
+            try:
+                await runtime.logbook.prune(ports.clock.wall())
+            except (OSError, StokerError) as failed:
+                runtime.kernel.state.warnings.append(f"Old engine logs could not be removed: {failed}")
+            await anyio.sleep(_PRUNE_EVERY_S)
 
     async def _leave_when_idle(self, runtime: Runtime, idle_exit_s: float) -> None:
         """A daemon that `run` started leaves when nobody has used it for a while (C-19)."""

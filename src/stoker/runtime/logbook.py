@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from stoker.domain.log_retention import LogFiles, expired
 from stoker.errors import ErrorCode, error_for
 from stoker.ids import Generation
 from stoker.ports.journal import Journal
@@ -27,6 +28,7 @@ from stoker.runtime.launching import Life
 _LINE = re.compile(r"(\S+Z) (out|err) (.*)")
 _FOLLOW_POLL_S = 0.25
 _READ_BYTES = 4 << 20
+_ATTEMPTS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,35 @@ class Logbook:
             "outcome": last.outcome, "message": last.message,
         }  # fmt: skip
         return told, last.generation
+
+    async def prune(self, wall: float) -> None:
+        """Delete the engine logs that may go (S-23)."""
+        state = self.kernel.state
+        replica_of: dict[Generation, tuple[str, int]] = {}
+        protected = set(state.sessions)
+        for name in list(state.deployments):
+            last_failed: dict[int, Generation] = {}
+            for attempt in await self.journal.attempts(name, None, _ATTEMPTS):  # newest first
+                replica_of[attempt.generation] = (name, attempt.replica)
+                if attempt.outcome == "failed":
+                    last_failed.setdefault(attempt.replica, attempt.generation)
+            protected.update(last_failed.values())
+        replica_of.update({g: (s.state.deployment, s.state.replica) for g, s in state.sessions.items()})
+        await anyio.to_thread.run_sync(self._delete, replica_of, protected, wall)
+
+    def _delete(
+        self, replica_of: Mapping[Generation, tuple[str, int]], protected: set[Generation], wall: float
+    ) -> None:
+        logs = []
+        names = {name.partition(".")[0] for name in self.folders.list_folders(self.folders.logs)}
+        for generation in (Generation(int(name)) for name in names if name.isdecimal()):
+            stats = [os.stat(path) for path in self._files(generation)]
+            if stats:
+                size, written = sum(s.st_size for s in stats), max(s.st_mtime for s in stats)
+                logs.append(LogFiles(generation, size, written))
+        for generation in expired(logs, replica_of=replica_of, protected=protected, wall=wall):
+            for path in self._files(generation):
+                os.unlink(path)
 
     def _files(self, generation: Generation) -> list[str]:
         """The head and the rotated tails of one life's log, oldest first."""
