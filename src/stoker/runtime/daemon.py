@@ -142,6 +142,7 @@ class Daemon:
             except StokerError as error:
                 runtime.kernel.state.warnings.append(error.message)
         await runtime.refresh_models()
+        runtime.carrier.post(inputs.OperationsRead(await ports.journal.operations()))
         reconciler = Reconciler(runtime.carrier, ports.journal, ports.units, runtime.logbook.folders)
         await reconciler.run(ports.clock.wall())
         block = await ports.journal.generation_block()

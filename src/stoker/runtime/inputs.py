@@ -13,7 +13,7 @@ from stoker.domain.deployments import DeploymentSpec
 from stoker.domain.hardware import Hardware
 from stoker.errors import StokerError
 from stoker.ids import DeploymentName, Generation, OperationId, PoolId
-from stoker.ports.journal import Hold, OpenLife
+from stoker.ports.journal import Hold, OpenLife, OperationRow
 from stoker.runtime.state import Prospect
 from stoker.runtime.tickets import End, Ticket
 
@@ -74,6 +74,13 @@ class LeftoverJudged:
 class HoldsRead:
     holds: tuple[Hold, ...]
     wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class OperationsRead:
+    """Operations of earlier runs; one that had a runner then has none now (C-9)."""
+
+    rows: tuple[OperationRow, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from stoker.domain.session import Cancel, InFlightZero, Liveness, Phase, Reason
 from stoker.errors import ErrorCode, StokerError, error_for
 from stoker.ids import TicketId
 from stoker.runtime.machine import Machine
-from stoker.runtime.outbox import Wake
+from stoker.runtime.outbox import Wake, WriteHold
 from stoker.runtime.state import LIVE, LOADING, Deployment, Session
 from stoker.runtime.tickets import Ask, End, Ticket, TicketState
 
@@ -251,11 +251,20 @@ class Intake:
         if deployment is not None:
             deployment.last_used_wall = state.wall
             if end is End.COMPLETE and ticket.granted_at is not None:
-                replica = deployment.replica(session.state.replica)
-                if replica.restart.failures:
-                    replica.restart = after_answer(replica.restart)
+                self._forgive(deployment, session.state.replica)
                 deployment.mean_service_s += 0.1 * (state.now - ticket.granted_at - deployment.mean_service_s)
         self.place_freed(session, deployment)
+
+    def _forgive(self, deployment: Deployment, index: int) -> None:
+        """A completed answer restores the budget, and ends a hold whose trial it was (S-113)."""
+        replica = deployment.replica(index)
+        restart = replica.restart
+        if not restart.failures and restart.held_until is None:
+            return
+        replica.restart = after_answer(restart)
+        if restart.held_until is not None:
+            self._machine.send(WriteHold(deployment.name, index, None))
+            self._machine.announce("replica.released", deployment=deployment.name, replica=index, by="answer")
 
     def place_freed(self, session: Session, deployment: Deployment | None) -> None:
         """A place of ``session`` came back: the next ticket has it in this same step (R-11)."""

@@ -174,6 +174,8 @@ class Kernel:
                 self._leftover_judged(incoming)
             case inputs.HoldsRead():
                 self._holds_read(incoming)
+            case inputs.OperationsRead(rows=rows):
+                self.orders.restore(rows)
             case inputs.ModelsListed(specs=specs):
                 self._models_listed(specs)
             case inputs.UnitUsed(generation=generation, measured=measured):

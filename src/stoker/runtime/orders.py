@@ -82,6 +82,22 @@ class Orders:
         self._write(operation, "operation.created")
         return operation
 
+    def restore(self, rows: tuple[OperationRow, ...]) -> None:
+        """Operations of earlier runs are shown; those that were under way have failed with ``interrupted`` (C-9)."""
+        for row in sorted(rows, key=lambda row: row.created):
+            body, error = row.body, row.body.get("error")
+            operation = Operation(
+                OperationId(row.operation_id), row.kind, row.subject, str(body.get("requested_by", "")),
+                created_wall=row.created, state=row.state, started_wall=body.get("started_at"), ended_wall=row.ended,
+                error=_error_of(error) if error else None, result=dict(body.get("result") or {}),
+                revision=int(body.get("revision", 1)),
+            )  # fmt: skip
+            self._state.operations[operation.operation_id] = operation
+            if not operation.is_over:
+                sentence = f"The daemon ended while {row.kind} of {row.subject} was under way."
+                self.finish(operation, error=error_for(ErrorCode.INTERRUPTED, sentence, remedy="Ask for it again."))
+        self._forget_old()
+
     def _write(self, operation: Operation, event: str) -> None:
         operation.revision += event != "operation.progressed"
         body = operation_fields(operation)
@@ -491,6 +507,18 @@ def problem(error: StokerError) -> dict[str, Any]:
         "details": error.details,
         "retry_after_s": error.retry_after_s,
     }
+
+
+def _error_of(told: Mapping[str, Any]) -> StokerError:
+    """The error a Problem object was made of; one of an unknown code is a plain internal one."""
+    try:
+        code = ErrorCode(told["code"])
+    except ValueError:
+        code = ErrorCode.INTERNAL
+    return error_for(
+        code, str(told.get("message", "")), remedy=str(told.get("remedy", "")), details=told.get("details") or {},
+        retry_after_s=told.get("retry_after_s"),
+    )  # fmt: skip
 
 
 def _load_cancelled(name: str) -> StokerError:

@@ -15,7 +15,7 @@ from stoker.domain.admission import Admit, Demand, EvictThenAdmit, Refuse, Wait,
 from stoker.domain.budget import Ledger
 from stoker.domain.context import LaunchPlan
 from stoker.domain.residency import Resident, earmark_at
-from stoker.domain.restart import BackOff, Held, may_start
+from stoker.domain.restart import BackOff, Held, begin_trial, may_start
 from stoker.domain.session import Cancel, Phase, Reason, RetryStop, Stop
 from stoker.errors import ErrorCode, StokerError, error_for
 from stoker.ids import DeploymentName, Generation, PoolId, unit_name
@@ -275,6 +275,10 @@ class Room:
         deployment.replica(contender.replica).generation = generation
         deployment.prospect_fresh = False
         deployment.problem = None
+        replica = deployment.replica(contender.replica)
+        if replica.restart.held_until is not None:  # its time is over: one trial (S-113)
+            replica.restart = begin_trial(replica.restart)
+            self._machine.announce("replica.released", deployment=deployment.name, replica=replica.index, by="trial")
         deployment.queue.stop_clock(state.now)
         if contender.want is not None:
             deployment.wants.remove(contender.want)

@@ -16,7 +16,9 @@ from stoker.domain.session import (
     WatchLoad,
 )  # fmt: skip
 from stoker.errors import ErrorCode, StokerError
+from stoker.ports.journal import OperationRow
 from stoker.runtime import inputs
+from stoker.runtime.orders import operation_fields
 from stoker.runtime.tickets import End, TicketState
 
 
@@ -363,3 +365,37 @@ def test_leaving_twice_is_counted_and_changes_nothing() -> None:
     desk.leave(ticket)
     assert desk.kernel.state.meters.freeze().series["stoker_kernel_late_releases_total"] == {(): 1.0}
     assert desk.kernel.state.deployments["a"].in_flight == 0
+
+
+def test_a_hold_whose_time_is_over_allows_one_trial_and_an_answer_ends_it() -> None:
+    """S-113."""
+    desk = Desk(a=100)
+    desk.hold = {WatchLoad}
+    for _ in range(3):
+        desk.ask("a")
+        crash_while_loading(desk)
+        desk.held.clear()
+        desk.wait(20)
+    with pytest.raises(StokerError, match="failed 3 times"):
+        desk.ask("a")
+    desk.wait(301)
+    desk.hold = set()
+    ticket = desk.ask("a")
+    assert ticket.state is TicketState.GRANTED
+    assert desk.names("replica.") == ["replica.held", "replica.released"]
+    desk.leave(ticket)
+    assert [e.fields["by"] for e in desk.events if e.event == "replica.released"] == ["trial", "answer"]
+
+
+def test_operations_of_an_earlier_run_are_shown_and_the_unfinished_are_interrupted() -> None:
+    """C-9."""
+    first = Desk(a=100)
+    first.hold = {WatchLoad}
+    running = first.post(inputs.LoadDeployment("a", "operator"))
+    row = OperationRow(running.operation_id, "load", "a", "running", operation_fields(running), 1.0)
+    second = Desk(a=100)
+    second.post(inputs.OperationsRead((row,)))
+    shown = second.kernel.state.operations[running.operation_id]
+    assert shown.state == "failed"
+    assert shown.error is not None
+    assert shown.error.code is ErrorCode.INTERRUPTED
