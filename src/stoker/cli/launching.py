@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ def start_daemon(place: Place) -> Start:
             env=dict(place.environ),
             start_new_session=True,
         )
+    # It may end long before or after this command: whoever comes first, nobody is left unreaped.
+    threading.Thread(target=process.wait, name="reap-daemon", daemon=True).start()
     return Start(process, output, begins_at)
 
 

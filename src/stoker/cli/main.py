@@ -58,6 +58,13 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # the reader has enough: what it left, it did not want
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -71,12 +78,9 @@ class Commands(click.Group):
         try:
             answer: Any = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             code = answer if isinstance(answer, int) else 0
-            sys.stdout.flush()
         except (KeyboardInterrupt, click.Abort):
             click.echo("", err=True)
             code = INTERRUPTED
-        except BrokenPipeError:  # the reader has enough: what it left, it did not want
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except Exception as exc:  # noqa: BLE001 - the outermost edge: a person gets a sentence, never a traceback
             from stoker.cli.failures import report
 

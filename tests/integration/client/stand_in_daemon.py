@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socketserver
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -125,7 +126,7 @@ class StandIn:
     @contextmanager
     def serving(self) -> Iterator[StandIn]:
         control = _UnixServer(self.socket, _handler(self))
-        gateway = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        gateway = _TcpServer(("127.0.0.1", 0), _handler(self))
         gateway.daemon_threads = False
         self.gateway = f"127.0.0.1:{gateway.server_address[1]}"
         servers = (control, gateway)
@@ -151,7 +152,19 @@ class StandIn:
             lock.release()
 
 
-class _UnixServer(socketserver.ThreadingUnixStreamServer):
+class _Quiet:
+    """A client that leaves before its answer is no error of the server."""
+
+    def handle_error(self, *_: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            raise
+
+
+class _UnixServer(_Quiet, socketserver.ThreadingUnixStreamServer):
+    pass
+
+
+class _TcpServer(_Quiet, ThreadingHTTPServer):
     pass
 
 
