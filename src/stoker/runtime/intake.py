@@ -20,9 +20,6 @@ from stoker.runtime.outbox import Wake, WriteHold
 from stoker.runtime.state import LIVE, LOADING, Deployment, Session
 from stoker.runtime.tickets import Ask, End, Ticket, TicketState
 
-_ABORTED = frozenset({End.CLIENT_GONE, End.CANCELLED, End.TIMEOUT})
-_LOAD_REASONS = frozenset({"load", "back-off"})
-
 
 class Intake:
     def __init__(self, machine: Machine) -> None:
@@ -243,11 +240,6 @@ class Intake:
         state = self._state
         session.last_end = state.now
         session.last_used_wall = state.wall
-        if end in _ABORTED and ticket.door is not None and session.phase is Phase.READY:
-            settle_s = ticket.door.wire.abort.settle_s
-            if settle_s > 0:  # the engine may still work on it: the place is not free yet (R-83)
-                session.settling[ticket.ticket_id] = state.now + settle_s
-                state.alarms.at(state.now + settle_s)
         if deployment is not None:
             deployment.last_used_wall = state.wall
             if end is End.COMPLETE and ticket.granted_at is not None:
@@ -295,7 +287,6 @@ class Intake:
             if deployment is not None:
                 deployment.in_flight -= 1
         session.grants.clear()
-        session.settling.clear()
 
     def requeue(self, ticket: Ticket) -> None:
         """A granted ticket whose engine still said "loading" takes its old rank, once (R-45)."""
@@ -386,16 +377,6 @@ class Intake:
             for session in self._state.of(deployment):
                 if session.phase in LOADING:
                     self._machine.feed(session, Cancel(session.generation, Reason.ABANDONED, by="abandoned"))
-
-    def settle_places(self) -> None:
-        """Slots whose settle time is over are free again."""
-        now = self._state.now
-        for session in list(self._state.sessions.values()):
-            over = [ticket_id for ticket_id, until in session.settling.items() if until <= now]
-            for ticket_id in over:
-                del session.settling[ticket_id]
-            if over:
-                self.place_freed(session, self._state.deployments.get(session.state.deployment))
 
 
 def shutting_down() -> StokerError:

@@ -382,7 +382,6 @@ class Kernel:
         state.alarms.pass_by(state.now)
         granted_before = sum(len(session.grants) for session in state.sessions.values())
         self.machine.fire_timers()
-        self.intake.settle_places()
         self.intake.expire()
         self.orders.expire_wants()
         self._end_idle()

@@ -119,7 +119,6 @@ class Session:
     door: Door | None = None
     width: int = 1
     grants: dict[TicketId, Ticket] = field(default_factory=dict)
-    settling: dict[TicketId, float] = field(default_factory=dict)
     keep_alive_wishes: dict[str, float] = field(default_factory=dict)
     keep_alive_s: float = 300.0
     last_end: float = 0.0
@@ -148,8 +147,8 @@ class Session:
 
     @property
     def in_flight(self) -> int:
-        """Grants not yet over, and slots that still settle after an abort (R-8)."""
-        return len(self.grants) + len(self.settling)
+        """Grants not yet over; whoever holds one gives it back once the engine has stopped working on it (R-8, R-83)."""
+        return len(self.grants)
 
     @property
     def idle_at(self) -> float:
