@@ -11,7 +11,7 @@ It speaks plain HTTP over the daemon's Unix socket (or loopback TCP with a token
 from __future__ import annotations
 
 from stoker.client.client import StokerClient, connect
-from stoker.client.records import Deployment, Event, LogLine, Operation, Page, Pool, Session, Status, Ticket
+from stoker.client.records import Deployment, Event, LogLine, Operation, Page, Pool, Session, Status
 
 __all__ = [
     "Deployment",
@@ -23,6 +23,5 @@ __all__ = [
     "Session",
     "Status",
     "StokerClient",
-    "Ticket",
     "connect",
 ]

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from stoker.client.discovery import STARTING_WAIT_S, Place
 from stoker.client.events import EventStream
 from stoker.client.logs import LogStream
-from stoker.client.records import Deployment, Event, Operation, Page, Pool, R, Session, Status, Ticket, read
+from stoker.client.records import Deployment, Event, Operation, Page, Pool, R, Session, Status, read
 from stoker.client.transport import Transport
 from stoker.errors import ErrorCode, StokerError, error_for
 
@@ -85,12 +85,6 @@ class StokerClient:
     def queue(self) -> Mapping[str, Any]:
         return self._get("/queue")
 
-    def ticket(self, ticket_id: str) -> Ticket:
-        return read(Ticket, self._get(f"/queue/{quote(ticket_id)}"))
-
-    def units(self) -> list[Mapping[str, Any]]:
-        return list(self._pages("/units"))
-
     def models(self) -> list[Mapping[str, Any]]:
         return list(self._pages("/models"))
 
@@ -105,9 +99,6 @@ class StokerClient:
 
     def config(self) -> Mapping[str, Any]:
         return self._get("/config")
-
-    def why(self, subject: str, *, limit: int | None = None) -> list[Mapping[str, Any]]:
-        return list(self._get("/why", subject=subject, limit=limit)["decisions"])
 
     # -- changing --------------------------------------------------------------------------------------------------
 
@@ -167,9 +158,6 @@ class StokerClient:
     def force_release(self, generation: int) -> Session:
         """Promise an unconfirmed session's memory to others; stops nothing (S-32)."""
         return read(Session, self._post(f"/sessions/{generation}/force-release", {"confirm": generation}))
-
-    def reload_config(self, *, dry_run: bool = False) -> Mapping[str, Any]:
-        return self._post("/config/reload", {"dry_run": dry_run})
 
     def set_budget(self, pool_id: str, budget_bytes: int | None, *, persist: bool = False) -> Pool:
         """None gives the budget back to the daemon's own rule."""
@@ -239,24 +227,17 @@ class StokerClient:
         """Every event from now on, a snapshot first; with ``after``, those since that id. Reconnects by itself."""
         return iter(EventStream(self.transport, after, topics, patience_s))
 
-    def history(
-        self, *, after: str | None = None, topics: tuple[str, ...] = (), limit: int | None = None
-    ) -> Page[Event]:
-        answer = self._get("/events/history", after=after, topics=topics or None, limit=limit)
-        return Page(tuple(read(Event, tree) for tree in answer["items"]))
-
     def logs(
         self,
         name: str | None = None,
         *,
         generation: int | None = None,
         tail: int | None = None,
-        since: str | None = None,
         follow: bool = False,
     ) -> LogStream:
         """Lines of a deployment's engine, of one life of it, or without a name the daemon's own."""
         path = "/logs" if name is None else f"{_named(name)}/-/logs"
-        query = {"generation": generation, "tail": tail, "since": since, "follow": True if follow else None}
+        query = {"generation": generation, "tail": tail, "follow": True if follow else None}
         return LogStream(self.transport, f"/v1{path}", query, follow=follow)
 
     # -- one request -----------------------------------------------------------------------------------------------

@@ -143,18 +143,6 @@ class Pool(Record, frozen=True, kw_only=True):
     reservations: tuple[Mapping[str, int], ...] = ()
 
 
-class Ticket(Record, frozen=True, kw_only=True):
-    ticket_id: str
-    request_id: str = ""
-    deployment: str = ""
-    state: str = ""
-    position: int | None = None
-    blocked_by: str | None = None
-    queued_at: Moment | None = None
-    deadline: Moment | None = None
-    waited_ms: int = 0
-
-
 class Status(Record, frozen=True, kw_only=True):
     instance: str = ""
     version: str = ""

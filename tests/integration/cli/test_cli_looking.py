@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -196,22 +197,30 @@ def test_events_are_one_line_each(stoker: Cli, daemon: StandIn) -> None:
          "reservation": {"ram": 1024}, "ticket": None},
         {"id": "i1:2", "at": None, "event": "pool.changed", "pool_id": "ram", "reserved_bytes": 1 << 30, "cause": "x" * 99},
     ]  # fmt: skip
-    daemon.item("/v1/events/history", {"items": events, "next": None})
-    assert stoker("events", "--history", "--topics", "session,pool").stdout == golden(f"""
+    daemon.streams = [events]
+    process = stoker.process("events", "--topics", "session,pool")
+    assert process.stdout is not None
+    assert process.stdout.readline() + process.stdout.readline() == golden(f"""
     -  session.reserved            tiny #7                   cause=load reservation={{"ram":1024}}
     -  pool.changed                ram                       reserved_bytes=1.0GiB cause={"x" * 59}…
     """)
+    interrupt(process)
     assert daemon.asked[0].query == {"topics": "session,pool"}
-    assert [json.loads(line) for line in stoker("events", "--history", "--json").stdout.splitlines()] == events
 
 
-def test_a_stream_of_events_ends_with_the_daemon(stoker: Cli, daemon: StandIn) -> None:
+def test_events_with_json_are_an_object_a_line(stoker: Cli, daemon: StandIn) -> None:
     daemon.streams = [[snapshot()]]
-    process = stoker.process("events")
+    process = stoker.process("events", "--json", "--after", "i1:0")
     assert process.stdout is not None
-    assert "0 deployments, 0 sessions, 0 queue" in process.stdout.readline()
-    process.terminate()
-    process.communicate()
+    assert json.loads(process.stdout.readline()) == snapshot()
+    interrupt(process)
+    assert daemon.asked[0].headers["last-event-id"] == "i1:0"
+
+
+def interrupt(process) -> None:
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
 
 
 def test_version_tells_of_both_sides(stoker: Cli, folder: Path) -> None:

@@ -155,9 +155,9 @@ class StandIn:
 class _Quiet:
     """A client that leaves before its answer is no error of the server."""
 
-    def handle_error(self, *_: object) -> None:
+    def handle_error(self, *arguments: object) -> None:
         if not isinstance(sys.exception(), ConnectionError):
-            raise
+            super().handle_error(*arguments)
 
 
 class _UnixServer(_Quiet, socketserver.ThreadingUnixStreamServer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -22,16 +22,12 @@ _LONG = 60
 @click.command("events", cls=Command)
 @click.option("--after", metavar="ID", help="Begin after this event.")
 @click.option("--topics", metavar="TOPIC,…", help="Only these, such as session,queue.")
-@click.option("--history", is_flag=True, help="Stored events, then leave.")
 @pass_invocation
-def events(invocation: Invocation, *, after: str | None, topics: str | None, history: bool) -> None:
+def events(invocation: Invocation, *, after: str | None, topics: str | None) -> None:
     """What happens, as it happens. With --json one object a line."""
     wanted = tuple(topic.strip() for topic in (topics or "").split(",") if topic.strip())
     with invocation.client() as client:
-        found: Iterable[Event] = (
-            client.history(after=after, topics=wanted) if history else client.events(after=after, topics=wanted)
-        )
-        for event in found:
+        for event in client.events(after=after, topics=wanted):
             invocation.give(json.dumps(event.raw, ensure_ascii=False) if invocation.as_json else line(event))
 
 

@@ -17,19 +17,16 @@ from stoker.client.records import LogLine
 @click.argument("name", required=False, metavar="[NAME|GENERATION]", shell_complete=complete_name)
 @click.option("-f", "--follow", is_flag=True, help="Go on with new lines as they come.")
 @click.option("--tail", type=click.IntRange(0), default=200, show_default=True, metavar="N", help="The last N lines.")
-@click.option("--since", metavar="TIME", help="Lines since this time.")
 @click.option("--attempt", type=click.IntRange(1), metavar="GENERATION", help="Of this life instead of the latest.")
 @pass_invocation
-def logs(
-    invocation: Invocation, *, name: str | None, follow: bool, tail: int, since: str | None, attempt: int | None
-) -> None:
+def logs(invocation: Invocation, *, name: str | None, follow: bool, tail: int, attempt: int | None) -> None:
     """What an engine said, or without a name the daemon."""
     with invocation.client() as client:
         if name is not None and name.isdecimal() and attempt is None:
             known = {one.generation: one.deployment for one in client.sessions()}
             if int(name) in known:
                 attempt, name = int(name), known[int(name)]
-        stream = client.logs(name, generation=attempt, tail=tail, since=since, follow=follow)
+        stream = client.logs(name, generation=attempt, tail=tail, follow=follow)
         said: Mapping[str, Any] = {}
         for line in stream:
             if stream.source is not said:

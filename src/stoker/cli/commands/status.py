@@ -26,7 +26,7 @@ def page(found: Status, now: float) -> str:
     counts = ", ".join(f"{number} {render.state(phase)}" for phase, number in found.sessions.items() if number)
     pairs = [
         ("Stoker", f"{found.version}, {render.state(found.state)}{up}"),
-        *((name.capitalize(), address) for name, address in found.addresses.items()),
+        *((name.replace("_", " ").capitalize(), address) for name, address in found.addresses.items()),
         ("Requests", f"{found.in_flight} in flight, {found.waiting} waiting, {found.open} open"),
         ("Sessions", counts or "none"),
     ]
