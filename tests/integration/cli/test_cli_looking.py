@@ -169,6 +169,19 @@ def test_config_show_says_where_each_value_comes_from(stoker: Cli, daemon: Stand
     assert "ORIGIN" not in stoker("config", "show").stdout
 
 
+def test_config_show_without_a_daemon_is_what_one_would_start_with(stoker: Cli, folder: Path) -> None:
+    (folder / "config").mkdir()
+    file = folder / "config" / "config.toml"
+    file.write_text("[gateway]\nport = 6001\n")
+    stoker.environ["STOKER_LOG__LEVEL"] = "debug"
+    said = stoker("config", "show", "--origin")
+    assert said.stderr == "No daemon runs; this is what one would start with.\n"
+    origins = {line.split()[0]: line.split()[1:] for line in said.stdout.splitlines()}
+    assert origins["gateway.port"] == ["6001", f"{file}:2"]
+    assert origins["log.level"] == ['"debug"', "env:STOKER_LOG__LEVEL"]
+    assert origins["log.files"] == ["5", "default"]
+
+
 def test_logs_are_the_lines_and_whose_they_are_is_said_beside(stoker: Cli, daemon: StandIn) -> None:
     lines = [{"wall": None, "stream": "out", "text": "one"}, {"wall": None, "stream": "err", "text": "two"}]
     answer = {"subject": "session", "deployment": "tiny", "generation": 7, "live": True, "lines": lines}
