@@ -28,6 +28,8 @@ _INNOCENT_NAME = re.compile(
     r"|keys|(?:idempotency|prompt_cache|load|cache)_key"
 )
 # Tables whose names others chose: there a plain `key` is a secret; in records of ours it names a setting.
+# Members that hold a command line: an option there may have its value in the next element.
+_ARGUMENTS = frozenset({"engine_args", "args", "argv", "argv_shown"})
 _FOREIGN = frozenset({"env", "environment", "settings", "headers", "args", "sampling"})
 _HEADERS = frozenset({"authorization", "proxy_authorization", "cookie", "set_cookie"})
 
@@ -98,6 +100,8 @@ class Scrubber:
         hidden = is_secret_name(name) and (foreign or name != "key")
         if hidden and not isinstance(value, bool | Mapping):
             return SET if value not in (None, "", (), []) else value
+        if name in _ARGUMENTS and isinstance(value, list | tuple):
+            return list(self.argv([str(argument) for argument in value]))
         return self.value(value, foreign=foreign or name in _FOREIGN)
 
     def value(self, value: Any, *, foreign: bool = False) -> Any:
