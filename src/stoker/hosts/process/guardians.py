@@ -93,7 +93,7 @@ class Spares:
         self._program = program
         self._count = count
         self._idle: list[GuardianProcess] = []
-        self._closed = False
+        self._filling = False
 
     async def take(self) -> GuardianProcess:
         while self._idle:
@@ -105,24 +105,29 @@ class Spares:
 
     def refill(self) -> None:
         """Start what is missing, beside whatever else happens."""
-        self._tasks.start_soon(self.fill)
+        if not self._filling:
+            self._filling = True
+            self._tasks.start_soon(self._fill)
 
-    async def fill(self) -> None:
-        while len(self._idle) < self._count and not self._closed:
-            guardian = await self._spawn()
-            if self._closed:
-                await dismiss(guardian)
-            else:
-                self._idle.append(guardian)
+    async def _fill(self) -> None:
+        try:
+            while len(self._idle) < self._count:
+                self._idle.append(await self._spawn())
+        except OSError:
+            return  # a machine that starts no process now: the next start tries again, and says so
+        finally:
+            self._filling = False
 
     async def close(self) -> None:
-        self._closed = True
+        """After the end of the tasks that fill."""
         while self._idle:
             await dismiss(self._idle.pop())
 
     async def _spawn(self) -> GuardianProcess:
+        spawned: list[GuardianProcess] = []
         with anyio.CancelScope(shield=True):  # a process that was started is never lost to a cancellation
-            return await anyio.to_thread.run_sync(GuardianProcess, self._program, limiter=self._limiter)
+            spawned.append(await anyio.to_thread.run_sync(GuardianProcess, self._program, limiter=self._limiter))
+        return spawned[0]
 
 
 async def dismiss(guardian: GuardianProcess) -> None:

@@ -38,6 +38,7 @@ from stoker.ports.units import (
 ORPHAN_WORK_S = 5.0
 HELPER_GRACE_S = 2.0
 PASS_S, LOOK_S = 0.02, 0.05
+_EMPTY_LOOKS = 2
 
 SAME, UNREADABLE = IdentityVerdict.SAME, IdentityVerdict.UNREADABLE
 
@@ -107,6 +108,12 @@ class Burial:
         self._known: frozenset[ProcessIdentity] = frozenset()
 
     async def run(self, grace_s: float) -> StopAnswer:
+        try:
+            return await self._end(grace_s)
+        except OSError as problem:  # ``/proc`` itself does not answer, as with no descriptor left
+            return Unconfirmed(UnconfirmedCause.UNKNOWN_STATE, f"the processes cannot be looked at: {problem}")
+
+    async def _end(self, grace_s: float) -> StopAnswer:
         remains = await self._look()
         remains = await self._let_guardian_finish(remains, min(ORPHAN_WORK_S, grace_s))
         if remains.which(SAME) and grace_s > 0:
@@ -138,8 +145,10 @@ class Burial:
         return remains
 
     async def _force(self, remains: Remains) -> Remains:
+        """KILL in passes. One empty look is a moment, so the end is two of them in a row."""
         until = anyio.current_time() + self._confirm_s
-        while not remains.is_empty and anyio.current_time() < until:
+        empty_looks = int(remains.is_empty)
+        while empty_looks < _EMPTY_LOOKS and anyio.current_time() < until:
             living = remains.which(SAME)
             if not living and remains.guardian is not None and remains.guardian_verdict is SAME:
                 living = [remains.guardian]
@@ -148,6 +157,7 @@ class Burial:
             await anyio.sleep(PASS_S)
             self._collect(remains)
             remains = await self._look()
+            empty_looks = empty_looks + 1 if remains.is_empty else 0
         self._collect(remains)
         return remains
 

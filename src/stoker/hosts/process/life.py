@@ -80,9 +80,15 @@ def read_record(life_dir: str) -> UnitRecord | None:
         with open(fd, encoding="utf-8") as file:
             found = json.load(file)
         boot = str(found["boot_id"])
-        guardian, main = (ProcessIdentity(*map(int, found[role]), boot) for role in ("guardian", "main"))
+        (guardian, guardian_start), (main, main_start) = found["guardian"], found["main"]
         generation = Generation(int(found["generation"]))
-        return UnitRecord(generation, str(found["scope"]), guardian, main, str(found["log_path"]))
+        return UnitRecord(
+            generation,
+            str(found["scope"]),
+            ProcessIdentity(int(guardian), int(guardian_start), boot),
+            ProcessIdentity(int(main), int(main_start), boot),
+            str(found["log_path"]),
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

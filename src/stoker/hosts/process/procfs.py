@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Iterator
 
 from stoker.domain.reconcile import IdentityVerdict
@@ -17,6 +18,8 @@ from stoker.ids import Generation, Scope
 from stoker.ports.units import ProcessIdentity, Survivor
 
 MARKER = "STOKER_UNIT"
+_KERNEL_THREAD = 0x200000
+_EXEC_LOOKS, _EXEC_LOOK_S = 5, 0.001
 
 
 @functools.cache
@@ -79,17 +82,39 @@ def survivor(identity: ProcessIdentity) -> Survivor | None:
 
 
 def marked(scope: Scope) -> Iterator[tuple[ProcessIdentity, Generation]]:
-    """Processes whose environment, where it can be read, carries a marker of ``scope``. Absence proves nothing."""
+    """Processes whose environment, where it can be read, carries a marker of ``scope``. Absence proves nothing.
+
+    A listing is a moment: what a listed process forked before it went is in no listing before the next. So it is
+    listed again until there is nobody new.
+    """
     prefix = f"{MARKER}={scope}:".encode()
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        before = identify(int(entry))
+    examined: set[str] = set()
+    while fresh := [entry for entry in os.listdir("/proc") if entry.isdigit() and entry not in examined]:
+        examined.update(fresh)
+        for entry in fresh:
+            before = identify(int(entry))
+            found = next((word for word in _environment(entry).split(b"\0") if word.startswith(prefix)), b"")
+            number = found.removeprefix(prefix)
+            if before is not None and number.isdigit() and identify(int(entry)) == before:
+                yield before, Generation(int(number))
+
+
+def _environment(entry: str) -> bytes:
+    """The environment area; empty is looked at again, because in the middle of an exec it is empty for a moment."""
+    for _ in range(_EXEC_LOOKS):
         try:
             with open(f"/proc/{entry}/environ", "rb") as file:
-                found = [word for word in file.read().split(b"\0") if word.startswith(prefix)]
-        except OSError:
-            continue
-        number = found[0].removeprefix(prefix) if found else b""
-        if before is not None and number.isdigit() and identify(int(entry)) == before:
-            yield before, Generation(int(number))
+                found = file.read()
+            if found or not _has_program(entry):
+                return found
+        except (OSError, ValueError, IndexError):
+            return b""
+        time.sleep(_EXEC_LOOK_S)
+    return b""
+
+
+def _has_program(entry: str) -> bool:
+    """Neither a thread of the kernel nor dead."""
+    with open(f"/proc/{entry}/stat", "rb") as file:
+        rest = file.read().rpartition(b")")[2].split()
+    return rest[0] not in {b"Z", b"X"} and not int(rest[6]) & _KERNEL_THREAD

@@ -130,12 +130,13 @@ class LiveUnit:
     def _hear(self, message: dict[str, Any]) -> None:
         match message["word"]:
             case "started":
-                guardian, main = (ProcessIdentity(*message[role], boot_id()) for role in ("guardian", "main"))
+                (guardian_pid, guardian_start), (main_pid, main_start) = message["guardian"], message["main"]
+                main = ProcessIdentity(main_pid, main_start, boot_id())
                 self.members = (main,)
                 self.identity = UnitIdentity(
                     generation=self.plan.generation,
                     kind="process",
-                    guardian=guardian,
+                    guardian=ProcessIdentity(guardian_pid, guardian_start, boot_id()),
                     main=main,
                     members=(main,),
                     life_dir=self.plan.life_dir,

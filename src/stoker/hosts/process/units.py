@@ -149,7 +149,10 @@ class ProcessUnits:
             return StartFailed("engine-binary-privileged", may_exist=False, detail=detail)
         except OSError as problem:
             return _failed(problem.errno or 0, "exec", str(problem))
-        guardian = await self._spares.take()
+        try:
+            guardian = await self._spares.take()
+        except OSError as problem:
+            return _failed(problem.errno or 0, "exec", "no guardian could be started")
         unit: LiveUnit | None = None
         try:
             endpoint = await self._blocking(lambda: self._endpoint(plan, port))
@@ -199,7 +202,7 @@ class ProcessUnits:
             return _live_state(live)
         remains = await self._look(unit)
         if remains is None:
-            return Unknown(f"no answer within {INSPECT_S:.0f} s")
+            return Unknown("the processes could not be looked at")
         if remains.guardian_verdict is IdentityVerdict.SAME:
             return Changing("orphan-work")
         if remains.which(IdentityVerdict.SAME):
@@ -236,12 +239,18 @@ class ProcessUnits:
 
     async def owns_listener(self, unit: UnitIdentity, endpoint: Endpoint) -> bool | None:
         def ask() -> bool | None:
-            return listeners.owned(endpoint, [member.pid for member in self._members(unit)])
+            try:
+                return listeners.owned(endpoint, [member.pid for member in self._members(unit)])
+            except OSError:
+                return None
 
         return await self._blocking(ask)
 
     async def usage(self, unit: UnitIdentity) -> Usage | None:
-        measured = await self._blocking(lambda: memory.measure(self._members(unit)))
+        try:
+            measured = await self._blocking(lambda: memory.measure(self._members(unit)))
+        except OSError:
+            return None
         live = self._units.get(unit.generation)
         if live is not None and measured is not None and not live.is_lost:
             live.members = measured.members  # what could still be identified if the guardian were lost
@@ -308,8 +317,11 @@ class ProcessUnits:
                 for generation, found in sorted(pids.items())
             )
 
-        with anyio.move_on_after(SURVEY_S):
-            return await self._blocking(walk)
+        try:
+            with anyio.move_on_after(SURVEY_S):
+                return await self._blocking(walk)
+        except OSError:
+            return ()
         return ()
 
     async def recover(self, generation: Generation, life_dir: str) -> UnitIdentity | None:
@@ -338,8 +350,11 @@ class ProcessUnits:
         self._watched.discard(unit)
 
     async def _look(self, unit: UnitIdentity) -> leftovers.Remains | None:
-        with anyio.move_on_after(INSPECT_S):
-            return await self._blocking(lambda: leftovers.look(unit, self.scope))
+        try:
+            with anyio.move_on_after(INSPECT_S):
+                return await self._blocking(lambda: leftovers.look(unit, self.scope))
+        except OSError:
+            return None
         return None
 
     def _members(self, unit: UnitIdentity) -> tuple[ProcessIdentity, ...]:

@@ -13,7 +13,7 @@ from stoker.ids import DeploymentName, Generation, Scope, marker, unit_name
 from stoker.ports.units import Endpoint, ProcessIdentity, UnitPlan
 from stoker.testing.units_contract import GREETING, Behaviour
 
-SCOPE = Scope("0123abcd")
+SCOPE = Scope(os.environ.setdefault("STOKER_TEST_SCOPE", os.urandom(4).hex()))  # a driver shares it, nobody else does
 SLEEP = "import time\nwhile True: time.sleep(60)\n"
 RUNS = f"print({GREETING!r}, flush=True)\n{SLEEP}"
 IGNORES_TERM = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{RUNS}"

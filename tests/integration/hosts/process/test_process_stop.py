@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -28,7 +29,9 @@ from process_programs import (
 )
 from process_waiting import Start, guardians, until, wait_until
 
+from stoker.hosts.process.procfs import descendants
 from stoker.hosts.process.units import ProcessUnits
+from stoker.ids import Generation
 from stoker.ports.units import (
     Changing,
     Confirmed,
@@ -38,9 +41,11 @@ from stoker.ports.units import (
     Prepared,
     Running,
     Started,
+    StartFailed,
     Unconfirmed,
     UnconfirmedCause,
     UnitIdentity,
+    Unknown,
 )
 from stoker.testing.units_contract import GREETING
 
@@ -172,6 +177,20 @@ async def test_a_killed_guardian_takes_its_unit_along_and_no_other(
     assert isinstance(await units.stop(other, 5.0), Confirmed)
 
 
+async def test_a_helper_in_the_middle_of_its_forks_does_not_slip_past_the_burial(
+    units: ProcessUnits, start: Start
+) -> None:
+    """S-39: the guardian dies between two forks and an exec, when every look at the processes is already old."""
+    for generation in range(1, 31):
+        unit = (await start(generation, HIDDEN_HELPER)).identity
+        with anyio.fail_after(5):
+            while len(descendants(unit.guardian)) < 2:
+                await anyio.lowlevel.checkpoint()
+        os.kill(unit.guardian.pid, signal.SIGKILL)
+        assert isinstance(await units.stop(unit, 1.0), Confirmed)
+        assert marked(generation) == []
+
+
 async def test_a_frozen_guardian_is_no_answer_and_never_a_confirmation(
     units: ProcessUnits, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,11 +260,12 @@ async def test_a_start_that_is_cancelled_leaves_nothing(
     prepared = await units.prepare(make_plan(tmp_path, 1, RUNS))
     assert isinstance(prepared, Prepared)
     for _ in range(10):
-        with anyio.move_on_after(0.002):
+        with anyio.move_on_after(0.002) as limit:
             await units.start(prepared, None)
-        await until(lambda: not marked(1))
-        with anyio.fail_after(5):
-            await units.stop(UnitIdentity(prepared.plan.generation, "process", life_dir=prepared.plan.life_dir), 0.0)
+        if limit.cancelled_caught:
+            await until(lambda: not marked(1))
+        unit = UnitIdentity(prepared.plan.generation, "process", life_dir=prepared.plan.life_dir)
+        assert isinstance(await units.stop(unit, 0.0), Confirmed)
 
 
 async def test_a_dead_spare_is_replaced_without_anybody_noticing(units: ProcessUnits, start: Start) -> None:
@@ -255,6 +275,53 @@ async def test_a_dead_spare_is_replaced_without_anybody_noticing(units: ProcessU
         os.kill(spare.pid, signal.SIGKILL)
     wait_until(lambda: not living(*spares))
     await start(1, RUNS)
+
+
+async def test_a_machine_that_starts_no_process_fails_the_start_and_nothing_else(
+    anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "no process now")
+
+    async with ProcessUnits(SCOPE) as units:
+        await until(guardians)
+        prepared = await units.prepare(make_plan(tmp_path, 1, RUNS))
+        assert isinstance(prepared, Prepared)
+        first = await units.start(prepared, None)
+        assert isinstance(first, Started)
+        await until(lambda: len(guardians()) == 2)
+        with monkeypatch.context() as patched:
+            patched.setattr("stoker.hosts.process.guardians.subprocess.Popen", refuse)
+            spare = await units.start(Prepared(make_plan(tmp_path, 2, RUNS)), None)
+            assert isinstance(spare, StartFailed)  # its life directory was never written
+            failed = await units.start(Prepared(make_plan(tmp_path, 3, RUNS)), None)
+            assert isinstance(failed, StartFailed)
+            assert (failed.kind, failed.may_exist) == ("host-out-of-memory", False)
+        assert await units.inspect(first.identity) == Running()
+        prepared = await units.prepare(make_plan(tmp_path, 4, RUNS))
+        assert isinstance(prepared, Prepared)
+        assert isinstance(await units.start(prepared, None), Started)
+
+
+@pytest.mark.parametrize("call", ["stop", "inspect", "survey"])
+async def test_a_proc_that_cannot_be_listed_is_doubt_and_never_an_exception(
+    units: ProcessUnits, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def refuse(path: str) -> list[str]:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr("stoker.hosts.process.procfs.os.listdir", refuse)
+    unit = UnitIdentity(Generation(1), "process")
+    match call:
+        case "stop":
+            answer = await units.stop(unit, 0.0)
+            assert isinstance(answer, Unconfirmed)
+            assert answer.cause is UnconfirmedCause.UNKNOWN_STATE
+        case "inspect":
+            assert isinstance(await units.inspect(unit), Unknown)
+        case "survey":
+            assert await units.survey(SCOPE) == ()
+    monkeypatch.undo()
 
 
 async def test_leaving_the_context_ends_what_still_runs(anyio_backend: str, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from stoker.ids import DeploymentName, Generation, Scope, unit_name
 from stoker.ports.units import Absent, Endpoint, Kept, LogLine, ProcessIdentity, Removed, UnitPlan
 
 SCOPE = Scope("0123abcd")
+OTHER_SCOPE = Scope(os.urandom(4).hex())
 
 
 def make_plan(folder: Path, **fields: object) -> UnitPlan:
@@ -111,6 +112,58 @@ def test_a_name_with_brackets_and_spaces_does_not_shift_the_fields(tmp_path: Pat
         assert name == "a) R 1 (b"[:15]
         assert state in "RSD"
         assert start >= guardian.read_stat(os.getpid())[4]
+    finally:
+        child.kill()
+        child.wait()
+
+
+def marked_child(number: int) -> subprocess.Popen[bytes]:
+    environment = {"PATH": os.defpath, "STOKER_UNIT": f"{OTHER_SCOPE}:{number}"}
+    return subprocess.Popen(["/bin/sleep", "60"], env=environment)
+
+
+def test_a_marked_process_that_came_after_the_listing_is_found_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-43: its parent was listed, forked it, and was gone before it was looked at."""
+    real = os.listdir
+    late = marked_child(7)
+    listings: list[list[str]] = []
+
+    def list_late(path: str) -> list[str]:
+        listings.append([entry for entry in real(path) if listings or entry != str(late.pid)])
+        return listings[-1]
+
+    monkeypatch.setattr(procfs.os, "listdir", list_late)
+    try:
+        assert [(one.pid, generation) for one, generation in procfs.marked(OTHER_SCOPE)] == [(late.pid, 7)]
+        assert len(listings) >= 2
+    finally:
+        late.kill()
+        late.wait()
+
+
+def test_an_environment_that_is_empty_during_an_exec_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = marked_child(8)
+    reads: list[str] = []
+    real = open
+
+    def open_empty_first(path: str, mode: str = "r"):
+        reads.append(path)
+        return real("/dev/null" if path.endswith("environ") and len(reads) == 1 else path, mode)
+
+    monkeypatch.setattr(procfs, "open", open_empty_first, raising=False)
+    try:
+        assert f"STOKER_UNIT={OTHER_SCOPE}:8".encode() in procfs._environment(str(child.pid))
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("number", ["", "x", "-1", "1 "])
+def test_a_marker_without_a_generation_is_nobodys(number: str) -> None:
+    environment = {"STOKER_UNIT": f"{OTHER_SCOPE}:{number}"}
+    child = subprocess.Popen(["/bin/sleep", "60"], env=environment)
+    try:
+        assert list(procfs.marked(OTHER_SCOPE)) == []
     finally:
         child.kill()
         child.wait()
