@@ -68,8 +68,10 @@ class Invocation:
         click.echo(json.dumps(tree, indent=2, ensure_ascii=False))
 
     def colour(self, stream: Any) -> bool:
-        """Colour only for a terminal that was not asked to do without (NO_COLOR)."""
-        return not self.environ.get("NO_COLOR") and self.environ.get("TERM") != "dumb" and stream.isatty()
+        """Colour only for a terminal that was not asked to do without (NO_COLOR); a closed stream is none."""
+        return (
+            not self.environ.get("NO_COLOR") and self.environ.get("TERM") != "dumb" and bool(stream and stream.isatty())
+        )
 
 
 def _note(ctx: click.Context, param: click.Parameter, value: Any) -> None:

@@ -100,8 +100,8 @@ class Scrubber:
         hidden = is_secret_name(name) and (foreign or name != "key")
         if hidden and not isinstance(value, bool | Mapping):
             return SET if value not in (None, "", (), []) else value
-        if name in _ARGUMENTS and isinstance(value, list | tuple):
-            return list(self.argv([str(argument) for argument in value]))
+        if name in _ARGUMENTS and isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+            return list(self.argv(value))
         return self.value(value, foreign=foreign or name in _FOREIGN)
 
     def value(self, value: Any, *, foreign: bool = False) -> Any:
