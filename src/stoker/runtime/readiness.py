@@ -31,6 +31,7 @@ from stoker.ids import RAM, Generation
 from stoker.ports import units as host
 from stoker.ports.engines import STAGE_ORDER, Accepted, ExitSeen, ProbeRoute, ReadySeen, Seen, Stage, Verdict
 from stoker.ports.upstream import Probes, Reply
+from stoker.runtime.inputs import UnitUsed
 from stoker.runtime.outbox import Assignment
 from stoker.runtime.tickets import Door
 
@@ -136,6 +137,13 @@ class LoadWatch:
         self.seen = after
         if after.fatal is not None or (after.listening and not before.listening):
             self._wake.set()
+
+    async def measure(self) -> host.Usage | None:
+        """What the unit holds now; the host learns from it whom it could still identify (S-39, S-43)."""
+        usage = await self._around.units.usage(self._unit)
+        if usage is not None:
+            self._around.post(UnitUsed(self._generation, {RAM: usage.anonymous_bytes + usage.mapped_bytes}))
+        return usage
 
     # -- the wait --------------------------------------------------------------------------------------------------
 
@@ -278,6 +286,7 @@ async def watch_liveness(door: Door, load: LoadWatch, around: Around) -> None:
     failing_since = around.now()
     while True:
         await anyio.sleep(_LIVENESS_EVERY_S)
+        await load.measure()
         reply = await around.probes.call(door.endpoint, "GET", probe.path, token=door.token, timeout_s=5.0)
         if isinstance(reply, Reply) and reply.status == probe.status:
             failures, failing_since = 0, around.now()

@@ -147,7 +147,7 @@ class Session:
 
     @property
     def in_flight(self) -> int:
-        """Grants not yet over; whoever holds one gives it back once the engine has stopped working on it (R-8, R-83)."""
+        """Grants not yet over; a holder gives one back once the engine has stopped working on it (R-8, R-83)."""
         return len(self.grants)
 
     @property
