@@ -23,6 +23,7 @@ from stoker.runtime.wiring import Runtime
 
 MOST_ITEMS = 500
 _LONGEST_WAIT_S = 300
+_FOREIGN = frozenset({"env", "settings", "sampling", "labels"})
 
 V = TypeVar("V", bound=views.View)
 
@@ -59,9 +60,21 @@ class Desk:
     def _shown(self, made: views.Deployment) -> views.Deployment:
         """A deployment's keys are those a file may hold; values that are secrets are not shown (C-46)."""
         spec = {name: value for name, value in made.spec.items() if name not in {"name", "origin"}}
-        spec["engine_args"] = self.scrubber.argv([str(each) for each in spec.get("engine_args", ())])
-        shown = {"spec": self.scrubber.value(spec), "last_error": self._problem(made.last_error)}
-        return made.model_copy(update=shown)
+        spec = {name: self.setting(name, value) for name, value in spec.items()}
+        return made.model_copy(update={"spec": spec, "last_error": self._problem(made.last_error)})
+
+    def change(self, change: Mapping[str, Any]) -> dict[str, Any]:
+        """A change of one key, with both values as they are shown."""
+        name = str(change["key"]).rpartition(".")[2]
+        return {**change, "old": self.setting(name, change["old"]), "new": self.setting(name, change["new"])}
+
+    def setting(self, name: str, value: Any) -> Any:
+        """One of a deployment's keys as it is shown. Names that others chose, and arguments, may hold secrets."""
+        if name == "engine_args":
+            return self.scrubber.argv([str(each) for each in value or ()])
+        if name in _FOREIGN:
+            return self.scrubber.value(value, foreign=True)
+        return value
 
     def _problem(self, made: views.Problem | None) -> views.Problem | None:
         if made is None:

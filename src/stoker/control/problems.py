@@ -41,7 +41,7 @@ def problem(error: StokerError, request_id: str, scrubber: Scrubber) -> dict[str
         "code": str(error.code),
         "message": scrubber.text(error.message),
         "remedy": scrubber.text(error.remedy),
-        "details": details | ({"param": error.param} if error.param is not None else {}),
+        "details": details | ({"param": scrubber.text(error.param)} if error.param is not None else {}),
         "request_id": request_id,
     }
     if error.retry_after_s is not None:

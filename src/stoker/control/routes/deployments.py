@@ -5,7 +5,6 @@ The name is everything between ``/deployments/`` and ``/-/``; it may be an alias
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -57,7 +56,7 @@ async def put(
     made = views.Put(
         deployment=None if shown is None else desk.deployment(shown),
         created=put_answer["created"],
-        changes=[_change(desk, each) for each in put_answer["changes"]],
+        changes=[desk.change(each) for each in put_answer["changes"]],
         restarts=list(put_answer["restarts"]),
     )
     return answer(made)
@@ -180,16 +179,3 @@ def _spec(desk: Desk, name: str, body: DeploymentBody) -> DeploymentSpec:
         if key in given:
             given[key] = {**getattr(base, key), **given[key]}
     return replace(base, name=DeploymentName(name), reference=body.reference or name, origin="control", **given)
-
-
-def _change(desk: Desk, change: Mapping[str, Any]) -> dict[str, Any]:
-    """A change with its values fit to be shown: they are values of the setting that ``key`` names."""
-    setting = str(change["key"]).rpartition(".")[2]
-    shown = {side: _value(desk, setting, change[side]) for side in ("old", "new")}
-    return {**change, **shown}
-
-
-def _value(desk: Desk, setting: str, value: Any) -> Any:
-    if setting == "engine_args" and isinstance(value, list | tuple):
-        return desk.scrubber.argv([str(each) for each in value])
-    return desk.scrubber.setting(setting, value)

@@ -126,6 +126,8 @@ def _event(desk: Desk, scope: str, event: Mapping[str, Any]) -> bytes:
         fields = desk.snapshot(event).model_dump(mode="json", exclude={"at"})
     elif name.startswith("operation."):
         fields = desk.operation(event).model_dump(mode="json")
+    elif name.startswith("deployment."):
+        fields["changes"] = [desk.change(each) for each in fields["changes"]]
     else:
         fields = desk.scrubber.value({key: _time(key, value) for key, value in fields.items()})
     envelope = {"id": id_, "at": views.rfc3339(event.get("at") or desk.wall()), "event": name, "scope": scope}
