@@ -92,9 +92,7 @@ class Rig:
 
     def ask(self, name: str, **more: Any) -> Ticket:
         self._asked += 1
-        return self.runtime.ask(
-            Ask(RequestId(f"req_{self._asked}"), DeploymentName(name), **more), lambda ticket: self.woken.append(ticket)
-        )
+        return self.runtime.ask(Ask(RequestId(f"req_{self._asked}"), DeploymentName(name), **more), self.woken.append)
 
     async def until(self, condition: Callable[[], bool], what: str = "the condition") -> None:
         with anyio.fail_after(10):
@@ -162,9 +160,7 @@ async def running(
         installations=lambda: (fake_installation(),),
     )
     life = Life(f"{folders}/lives", f"{folders}/logs", f"{folders}/caches", f"{folders}/slots")
-    choices = Choices(
-        life, daemon_log=f"{folders}/daemon.log", budget=budget_mib * MIB, event_buffer=event_buffer
-    )
+    choices = Choices(life, daemon_log=f"{folders}/daemon.log", budget=budget_mib * MIB, event_buffer=event_buffer)
     runtime = assemble(ports, choices, scope=scope, instance=instance, version="0", hardware=ports.devices.read())
     rig = Rig(runtime, host, probes)
     if make_app:

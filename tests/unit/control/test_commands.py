@@ -242,7 +242,9 @@ async def test_a_pool_s_budget_changes_what_may_start_and_stops_nothing() -> Non
         back = (await client.patch("/v1/pools/ram", json={"budget_bytes": None, "persist": False})).json()
         assert back["budget_origin"] == "auto"
         problem(await client.patch("/v1/pools/ram", json={}), 400, "invalid-parameter")
-        problem(await client.patch("/v1/pools/ram", json={"budget_bytes": 1, "persist": True}), 400, "invalid-parameter")
+        problem(
+            await client.patch("/v1/pools/ram", json={"budget_bytes": 1, "persist": True}), 400, "invalid-parameter"
+        )
         problem(await client.patch("/v1/pools/vram", json={"budget_bytes": 1}), 404, "pool-not-found")
         problem(await client.patch("/v1/pools/ram", json={"budget_bytes": 2**59}), 400, "invalid-parameter")
 
