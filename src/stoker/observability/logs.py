@@ -66,6 +66,7 @@ class DaemonLog:
         for name in ("uvicorn", "uvicorn.access", "uvicorn.error"):
             other = logging.getLogger(name)
             other.handlers.clear()
+            other.setLevel(logging.WARNING)  # that a listener started is said by the daemon itself
             other.propagate = name != "uvicorn.access"  # the request records say more, and say it once
         log._thread.start()
         return log

@@ -23,13 +23,13 @@ _SECRET_NAME = re.compile(_WORDS)
 # Names with such a word that count something, name a place or identify: max_tokens, token_file, key_id.
 _INNOCENT_NAME = re.compile(
     r"(?!.*(?:auth|access|api|bearer|refresh|hub|hf)_?tokens)(?:.*_)?tokens(?:_(?:total|count|per_\w+|ids?|s))?"
-    r"|(?:.*_)?(?:key|token)_(?:ids?|file|count|type)"
+    r"|(?:.*_)?(?:key|token)_(?:ids?|file|count|type|timeout_s)"
     r"|(?:.*_)?(?:keyboard|keyword|monkey|tokeniz)\w*"
     r"|keys|(?:idempotency|prompt_cache|load|cache)_key"
 )
-# Tables whose names others chose: there a plain `key` is a secret; in records of ours it names a setting.
 # Members that hold a command line: an option there may have its value in the next element.
 _ARGUMENTS = frozenset({"engine_args", "args", "argv", "argv_shown"})
+# Tables whose names others chose: there a plain `key` is a secret; in records of ours it names a setting.
 _FOREIGN = frozenset({"env", "environment", "settings", "headers", "args", "sampling"})
 _HEADERS = frozenset({"authorization", "proxy_authorization", "cookie", "set_cookie"})
 

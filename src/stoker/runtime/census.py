@@ -14,6 +14,7 @@ from stoker.domain.deployments import DeploymentSpec
 from stoker.domain.restart import Held, may_start
 from stoker.domain.session import Phase
 from stoker.ids import PoolId
+from stoker.observability.scrub import SET, Scrubber
 from stoker.runtime.machine import failure_error
 from stoker.runtime.orders import operation_fields, problem
 from stoker.runtime.state import LIVE, LOADING, Deployment, KernelState, Operation, Session
@@ -273,7 +274,9 @@ def spec_fields(spec: DeploymentSpec) -> dict[str, Any]:
     for name in DeploymentSpec.__dataclass_fields__:
         value = getattr(spec, name)
         if name == "env":
-            value = dict.fromkeys(value, "[set]")
+            value = dict.fromkeys(value, SET)
+        elif name == "engine_args":
+            value = list(Scrubber().argv(value))
         elif isinstance(value, tuple):
             value = list(value)
         elif isinstance(value, Mapping):

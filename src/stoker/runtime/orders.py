@@ -16,6 +16,7 @@ from stoker.domain.restart import lifted
 from stoker.domain.session import Cancel, ForceRelease, Phase, Reason, Stop
 from stoker.errors import ErrorCode, StokerError, error_for
 from stoker.ids import DeploymentName, Generation, OperationId
+from stoker.observability.scrub import SET, Scrubber
 from stoker.ports.journal import OperationRow
 from stoker.runtime.inputs import (
     CancelOperation,
@@ -469,7 +470,9 @@ def spec_changes(old: DeploymentSpec | None, new: DeploymentSpec) -> list[dict[s
 def _shown(key: str, value: Any) -> Any:
     """Values as JSON; environment values may be secrets and show as set (C-46)."""
     if key == "env" and isinstance(value, Mapping):
-        return dict.fromkeys(value, "[set]")
+        return dict.fromkeys(value, SET)
+    if key == "engine_args" and value:
+        return list(Scrubber().argv(value))
     if isinstance(value, tuple):
         return list(value)
     return dict(value) if isinstance(value, Mapping) else value
