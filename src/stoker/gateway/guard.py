@@ -1,0 +1,115 @@
+"""Watches a streamed answer on its bytes, so that a broken one never looks whole (R-76 to R-81).
+
+Bytes pass as they came. Complete lines pass at once; the beginning of a line waits for its end, so that a break
+leaves no half line with the client. Content is only ever taken out where the dialect says so, and only whole events.
+A finish reason is never made up. Line ends are LF, CRLF and CR, wherever the pieces are cut.
+"""
+
+from __future__ import annotations
+
+import re
+
+from stoker.gateway.dialect import Dialect, Reading
+
+MAX_KEPT_BYTES = 64 << 10
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
+_BOM = b"\xef\xbb\xbf"
+
+
+class StreamGuard:
+    """One stream. ``feed`` every piece in order, then ask once for `closing`."""
+
+    __slots__ = ("_cr", "_dialect", "_dropping", "_first", "_kept", "_long", "is_open", "reading")
+
+    def __init__(self, dialect: Dialect, reading: Reading) -> None:
+        self._dialect = dialect
+        self.reading = reading
+        self.is_open = False  # a line was passed since the last empty one
+        self._kept = b""
+        self._cr = False  # the last byte was a CR: an LF that comes next belongs to it
+        self._long = False  # the present line is too long to be kept and passes in pieces
+        self._dropping = False  # the present event is taken out up to its empty line
+        self._first = True
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes that may go to the client now."""
+        if not self._kept and not self._cr and not self._long and not self._dropping and not self._first:
+            tail = data[-2:]
+            if tail == b"\n\n" and b"\r" not in data and self._dialect.is_dull(data):
+                self.is_open = False
+                return data
+        return self._feed_lines(data)
+
+    def closing(self, error_event: bytes | None) -> bytes:
+        """What has to be added now that the stream is over: nothing, a lost end marker, or the error and the marker.
+
+        ``error_event`` is None if the engine ended its answer by itself and whole.
+        """
+        if self.reading.marked or self.reading.failed:
+            return b""
+        gap = b"\n" if self.is_open else b""
+        if self._long:
+            gap = b"\n\n"
+        if self.reading.is_whole or error_event is None:
+            return gap + self._dialect.end_mark
+        return gap + error_event + self._dialect.end_mark
+
+    def take_last_line(self) -> bytes:
+        """At an orderly end, a last line without a line end counts if it tells something (R-81); it then passes."""
+        line, self._kept = self._kept, b""
+        if not line:
+            return b""
+        before = (self.reading.finished, self.reading.marked, self.reading.failed)
+        passes = self._dialect.read_line(line.removeprefix(_BOM), self.reading)
+        if passes and before != (self.reading.finished, self.reading.marked, self.reading.failed):
+            self.is_open = False
+            return line + b"\n\n"
+        return b""
+
+    def _feed_lines(self, data: bytes) -> bytes:
+        out: list[bytes] = []
+        if self._cr and data:
+            if data[:1] == b"\n":
+                if not self._dropping:
+                    out.append(b"\n")
+                data = data[1:]
+            self._cr = False
+        text = self._kept + data
+        end = 0
+        for found in _LINE.finditer(text):
+            end = found.end()
+            self._take_line(found.group(), out)
+        self._kept = text[end:]
+        if end and text[end - 1 : end] == b"\r" and end == len(text):
+            self._cr = True
+        if self._long and self._kept or len(self._kept) > MAX_KEPT_BYTES:
+            self._long = True
+            if not self._dropping:
+                out.append(self._kept)
+            self._kept = b""
+        return b"".join(out)
+
+    def _take_line(self, whole: bytes, out: list[bytes]) -> None:
+        line = whole.rstrip(b"\r\n")
+        if self._first:
+            self._first = False
+            line = line.removeprefix(_BOM)
+        if self._long:  # the rest of a line that has passed in pieces
+            self._long = False
+            self.is_open = True
+            out.append(whole)
+            return
+        if not line:
+            if self._dropping:
+                self._dropping = False
+            else:
+                out.append(whole)
+            self.is_open = False
+            return
+        if self._dropping:
+            return
+        if not self._dialect.is_dull(line) and not self._dialect.read_line(line, self.reading) and not self.is_open:
+            self._dropping = True
+            return
+        self.is_open = True
+        out.append(whole)
