@@ -61,9 +61,10 @@ def test_a_record_is_one_json_line_with_its_fields_in_order(path, start):
 def test_the_event_of_others_is_their_name_and_access_lines_are_left_out(path, start):
     log = start(LogPlan(path=path))
     logging.getLogger("uvicorn.error").info("Started")
+    logging.getLogger("uvicorn.error").warning("It broke")
     logging.getLogger("uvicorn.access").info("GET /")
     log.close()
-    assert [(line["event"], line["message"]) for line in lines(path)] == [("uvicorn.error", "Started")]
+    assert [(line["event"], line["message"]) for line in lines(path)] == [("uvicorn.error", "It broke")]
 
 
 def test_a_trace_and_bad_arguments_are_kept_and_never_fail_the_caller(path, start):
