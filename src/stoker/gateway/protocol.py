@@ -108,7 +108,7 @@ class GatewayProtocol(HttpToolsProtocol):
             exchange.intake.fail(_left_early())
             exchange.gone()
         self.flow.resume_writing()
-        self.parser = None
+        self.parser = None  # type: ignore[assignment]  # it holds this protocol; nothing is parsed any more
 
     def data_received(self, data: bytes) -> None:
         if self.linger_left is not None:
@@ -137,7 +137,7 @@ class GatewayProtocol(HttpToolsProtocol):
             if self.head_bytes > MAX_HEAD_BYTES:
                 self._refuse(_head_too_large(self.head_bytes, len(self.fields)))
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio: true keeps the sending half open
         """R-84: a client that sent its whole request may only have closed its sending half."""
         if self.linger_left is not None or not self.active:
             return False
@@ -267,7 +267,7 @@ class GatewayProtocol(HttpToolsProtocol):
             "extensions": {"stoker.exchange": exchange},
         }
         try:
-            await self.app(scope, _no_receive, _no_send)  # type: ignore[arg-type]
+            await self.app(scope, _no_receive, _no_send)
         finally:
             exchange.intake.close()
             if not exchange.is_complete and not exchange.is_gone:

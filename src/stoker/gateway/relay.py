@@ -9,6 +9,7 @@ client is gone. It knows no dialect and no queue.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stoker.errors import EngineError, ErrorCode, StokerError, error_for
@@ -64,7 +65,7 @@ class Relay:
         self._timer: asyncio.TimerHandle | None = None
         self._guard: StreamGuard | None = None
         self._decoder: Decoder | None = None
-        self._mode = self._nothing_yet
+        self._mode: Callable[[bytes], None] = self._nothing_yet
         self._block = b""
         self._fields: Fields = []
         self._held: list[bytes] = []
