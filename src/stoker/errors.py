@@ -132,7 +132,7 @@ class ErrorCode(StrEnum):
     ENGINE_NOT_INSTALLED = "engine-not-installed"
     LOAD_TIMED_OUT = "load-timed-out"
     LOAD_STALLED = "load-stalled"
-    FIRST_TOKEN_TIMEOUT = "first-token-timeout"
+    FIRST_TOKEN_TIMEOUT = "first-token-timeout"  # noqa: S105 - tokens of text
     STREAM_IDLE_TIMEOUT = "stream-idle-timeout"
     RUNTIME_UNAVAILABLE = "runtime-unavailable"
     NO_ANSWER = "no-answer"

@@ -12,9 +12,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from running import Running  # noqa: E402
+from running import Running
 
-from stoker.testing.tiny_model import write_tiny_gguf  # noqa: E402
+from stoker.testing.tiny_model import write_tiny_gguf
 
 
 @pytest.fixture(scope="session")

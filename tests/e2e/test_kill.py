@@ -27,7 +27,7 @@ def config(models: dict[str, Path], engine: Path | None = None) -> str:
         text += f'[engines.llama-cpp]\npath = "{engine}"\n'
     for name in ("ash", "birch"):
         text += f'[models.{name}]\nreference = "file:{models[name]}"\nslots = 1\ncontext_tokens = 1024\n'
-        text += "declared_bytes = \"100MiB\"\nstop_grace_s = 1\n"
+        text += 'declared_bytes = "100MiB"\nstop_grace_s = 1\n'
     return text
 
 

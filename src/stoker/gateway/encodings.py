@@ -1,4 +1,7 @@
-"""Undoing a compression that an engine was asked not to use (R-73). Bounded, so that a small answer cannot become a huge one."""
+"""Undoing a compression that an engine was asked not to use (R-73).
+
+Bounded, so that a small answer cannot become a huge one.
+"""
 
 from __future__ import annotations
 

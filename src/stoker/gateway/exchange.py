@@ -1,4 +1,4 @@
-"""One request of a client and the answer to it: framing, backpressure and the client's leaving (R-52, R-53, R-68, R-83).
+"""One request of a client and its answer: framing, backpressure, the client's leaving (R-52, R-53, R-68, R-83).
 
 The application writes through this and not through ASGI's ``send``, because ASGI can neither abort an answer nor
 tell at once that a client left. Bytes are collected and go out in one write when `flush` is called. Status line,
@@ -32,7 +32,8 @@ class Exchange:
     """``on_gone`` is called once, at once, when the client leaves before the answer is complete."""
 
     __slots__ = (
-        "_chunked", "_left", "_out", "head", "intake", "is_complete", "is_gone", "is_started", "keep_alive", "line", "local_address", "method", "must_linger", "on_gone", "on_resume",
+        "_chunked", "_left", "_out", "head", "intake", "is_complete", "is_gone", "is_started", "keep_alive", "line",
+        "local_address", "method", "must_linger", "on_gone", "on_resume",
         "on_write_paused", "peer", "probe_comment", "sent_bytes", "status", "target", "write_paused",
     )  # fmt: skip
 

@@ -119,9 +119,9 @@ def _allowed_origin(head: Head, settings: GatewaySettings) -> bytes | None:
     origin = head.origins[0]
     if origin.decode("latin-1") in settings.cors_origins and origin not in {b"null", b"*"}:
         return origin
-    if head.hosts and origin.lower() == b"http://" + head.hosts[0].strip().lower():
-        if head.fetch_site not in _FOREIGN_SITES:
-            return None
+    own = bool(head.hosts) and origin.lower() == b"http://" + head.hosts[0].strip().lower()
+    if own and head.fetch_site not in _FOREIGN_SITES:
+        return None
     raise _foreign("a foreign origin")
 
 

@@ -82,7 +82,7 @@ class StreamGuard:
         self._kept = text[end:]
         if end and text[end - 1 : end] == b"\r" and end == len(text):
             self._cr = True
-        if self._long and self._kept or len(self._kept) > MAX_KEPT_BYTES:
+        if (self._long and self._kept) or len(self._kept) > MAX_KEPT_BYTES:
             self._long = True
             if not self._dropping:
                 out.append(self._kept)

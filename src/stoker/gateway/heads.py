@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 Fields = list[tuple[bytes, bytes]]
 
 _HOP_BY_HOP = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade".split()
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
+    b"upgrade".split()
 )
 _NOT_FORWARDED = _HOP_BY_HOP | frozenset(
     b"host content-length expect authorization x-api-key cookie accept-encoding origin referer forwarded x-real-ip "

@@ -25,9 +25,11 @@ _PARTS |= {"input_audio": "audio", "audio_url": "audio", "video": "video", "vide
 _PART_HINT = re.compile(rb'"(?:image|input_|audio|video)|\\\\u')
 # Members that ask for nothing beyond plain work (E-19 names the others).
 _PLAIN = frozenset(
-    "model messages prompt stream stream_options max_tokens max_completion_tokens temperature top_p seed stop user "
-    "frequency_penalty presence_penalty".split()
-)
+    {
+        "model", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens",
+        "temperature", "top_p", "seed", "stop", "user", "frequency_penalty", "presence_penalty",
+    }
+)  # fmt: skip
 _FORMATS = {"json_object": "json_object", "json_schema": "json_schema", "text": ""}
 _GRAMMARS = ("grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "regex")
 _ADAPTERS = ("lora", "adapters", "lora_request")
@@ -118,13 +120,19 @@ class OpenAI:
         for name in ("tools", "functions"):
             if name in members and peeked.value(name):
                 found["tools"] = name
-        if "tool_choice" in members and peeked.value("tool_choice") not in {None, "none", "auto"}:
+        if "tool_choice" in members and peeked.value("tool_choice") not in (
+            None,
+            "none",
+            "auto",
+        ):  # a tuple: it may be an object
             found["forced_tools"] = "tool_choice"
         if "response_format" in members:
             found |= _format_ask(peeked.value("response_format"))
-        found |= {"grammar": name for name in _GRAMMARS if name in members}
-        found |= {"adapters": name for name in _ADAPTERS if name in members}
-        found |= {"logprobs": name for name in ("logprobs", "top_logprobs") if name in members and peeked.value(name)}
+        for ask, names in (("grammar", _GRAMMARS), ("adapters", _ADAPTERS)):
+            if present := [name for name in names if name in members]:
+                found[ask] = present[-1]
+        if wanted := [name for name in ("logprobs", "top_logprobs") if name in members and peeked.value(name)]:
+            found["logprobs"] = wanted[-1]
         if peeked.choices > 1:
             found["choices"] = "n"
         if "dimensions" in members:

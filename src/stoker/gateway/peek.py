@@ -117,9 +117,9 @@ def peek(body: Buffer) -> Peeked:
 
 
 def refuse_repeats(body: Buffer, members: Mapping[str, Raw], names: tuple[str, ...]) -> None:
-    """400 ``duplicate-field`` if one of ``names`` is a top-level member twice, however it is spelled (R-62).
+    r"""400 ``duplicate-field`` if one of ``names`` is a top-level member twice, however it is spelled (R-62).
 
-    A name whose quoted spelling stands once in a body without ``\\u`` cannot be there twice; only other bodies are
+    A name whose quoted spelling stands once in a body without ``\u`` cannot be there twice; only other bodies are
     walked.
     """
     if isinstance(body, bytes) and b"\\u" not in body:

@@ -34,7 +34,7 @@ def body_for(door: Door, dialect: Dialect, route: Route, peeked: Peeked) -> list
     """The bytes the engine gets; raises `StokerError` for what the session cannot do."""
     policy = door.wire.policy
     if policy.control and not policy.control.isdisjoint(peeked.members):
-        name = sorted(policy.control & peeked.members.keys())[0]
+        name = min(policy.control & peeked.members.keys())
         raise _cannot(door, name, f"the member {name!r}, which steers the engine itself")
     for ask, member in dialect.asks(route.path, peeked).items():
         if ask == "choices":

@@ -99,7 +99,7 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         self._arm_watch()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self.connections.discard(self)
         for timer in (self.watch, self.stall):
             if timer is not None:
@@ -282,7 +282,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def exchange_over(self, exchange: Exchange) -> None:
-        """The next request of this connection, or its end. Unread input is drained so that the answer arrives (R-57)."""
+        """The next request of this connection, or its end. Unread input is drained, so the answer arrives (R-57)."""
         self.server_state.total_requests += 1
         self.touched_at = self.loop.time()
         if self.active and self.active[0] is exchange:
@@ -437,7 +437,8 @@ def _malformed(why: str) -> StokerError:
 def _head_too_large(size: int, fields: int) -> StokerError:
     return UsageError(
         ErrorCode.HEADER_TOO_LARGE,
-        f"The header block has {size} bytes and {fields} fields or more; {MAX_HEAD_BYTES} and {MAX_FIELDS} are allowed.",
+        f"The header block has {size} bytes and {fields} fields or more; "
+        f"{MAX_HEAD_BYTES} and {MAX_FIELDS} are allowed.",
         remedy="Send fewer or shorter header fields.",
     )
 

@@ -117,14 +117,14 @@ class Relay:
             elif name == b"content-encoding":
                 encoding = value.strip().lower()
         is_stream = kind[:17].lower() == b"text/event-stream"
-        if encoding and encoding != b"identity":
-            if is_stream or not is_wanted(encoding, self._exchange.head.accept_encoding):
-                try:
-                    self._decoder = Decoder(encoding)
-                except EngineError as error:
-                    self._fail(error)
-                    return
-                self._length = None
+        compressed = bool(encoding) and encoding != b"identity"
+        if compressed and (is_stream or not is_wanted(encoding, self._exchange.head.accept_encoding)):
+            try:
+                self._decoder = Decoder(encoding)
+            except EngineError as error:
+                self._fail(error)
+                return
+            self._length = None
         work = self._work
         self._block = b"%bstoker-speaker: engine\r\n%b%b" % (
             returned_block(fields, keep_encoding=self._decoder is None), id_line(work.request_id), work.block,

@@ -83,7 +83,7 @@ def _path(target: bytes) -> bytes | None:
 
 
 def _named(raw: bytes, decoded: str | None) -> PublicRoute | None:
-    """``/v1/models/{name}``: the name may hold slashes, plain or encoded; one with ``%`` may also stand as it is (R-92)."""
+    """``/v1/models/{name}``: a name may hold slashes, plain or encoded; one with ``%`` may stand as it is (R-92)."""
     prefix = MODELS + "/"
     names: list[str] = []
     if decoded is not None and decoded.startswith(prefix):

@@ -46,7 +46,7 @@ class GatewayServer:
 
     async def started(self) -> None:
         """Returns when connections are taken."""
-        while not self._server.started:
+        while not self._server.started:  # noqa: ASYNC110 - uvicorn tells by a flag
             await asyncio.sleep(0.005)
 
     def stop(self) -> None:

@@ -1,4 +1,7 @@
-"""What a client asks of Stoker itself, in ``Stoker-*`` header fields (R-4, R-48). A bad value is refused, never ignored."""
+"""What a client asks of Stoker itself, in ``Stoker-*`` header fields (R-4, R-48).
+
+A bad value is refused, never ignored.
+"""
 
 from __future__ import annotations
 

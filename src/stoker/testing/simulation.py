@@ -230,7 +230,8 @@ class Simulation:
             adapters=(FakeAdapter(),),
             installations=lambda: (fake_installation(),),
         )
-        choices = Choices(Life("/lives", "/logs", "/caches", make_folder=lambda _: None, list_folders=lambda _: ()), limits=self._limits, budget=self.budget_bytes)
+        folders = Life("/lives", "/logs", "/caches", make_folder=lambda _: None, list_folders=lambda _: ())
+        choices = Choices(folders, limits=self._limits, budget=self.budget_bytes)
         daemon.runtime = assemble(
             ports, choices, scope=scope_id, instance=instance, version="0", hardware=self.devices.read()
         )
