@@ -343,7 +343,7 @@ class Orders:
             )
         elif changes:
             deployment.revision += 1
-            self._adopt(deployment, spec, restarts)
+            self._adopt(deployment, spec, restarts, loads_anew=needs_restart)
             self._machine.announce(
                 "deployment.changed", deployment=spec.name, revision=deployment.revision, origin=spec.origin,
                 changes=changes, restarts=restarts,
@@ -353,10 +353,15 @@ class Orders:
         state.stale_plan = True
         return answer
 
-    def _adopt(self, deployment: Deployment, spec: DeploymentSpec, restarts: list[Generation]) -> None:
-        """Changed settings reach running lives: request settings at once, the others by a drain (S-12)."""
+    def _adopt(
+        self, deployment: Deployment, spec: DeploymentSpec, restarts: list[Generation], *, loads_anew: bool
+    ) -> None:
+        """Changed settings reach running lives: request settings at once, the others by a drain (S-12).
+
+        ``loads_anew``: the load key changes, which also gives a replica without a life its starts back (S-113).
+        """
         deployment.spec = spec
-        if restarts:
+        if loads_anew:
             deployment.prospect = None
             for index in deployment.replicas:
                 self.lift(deployment, index, by="settings")

@@ -6,6 +6,7 @@ decides nothing. Whatever goes wrong in it ends its own session and no other (S-
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import anyio
 import anyio.abc
 
 from stoker.domain.context import LaunchPlan
+from stoker.domain.lifecycle_events import exit_fields
 from stoker.domain.session import (
     ArmTimer,
     CancelEffects,
@@ -351,9 +353,12 @@ class Supervisor:
             verdict = assignment.prospect.adapter.explain(
                 ExitSeen(ended, str(effect.phase), tuple(self._tail), self._plan(), seen)
             )
-            failure = Failure(
-                verdict.kind, verdict.message, verdict.cause, verdict.remedy, verdict.numbers, verdict.excerpt
+            failure = _outranked(
+                Failure(verdict.kind, verdict.message, verdict.cause, verdict.remedy, verdict.numbers, verdict.excerpt),
+                facts,
+                assignment.deployment,
             )
+        self._attempt = replace(self._attempt, exit=exit_fields(effect.exit))
         self._around.post(ExitExplained(self.generation, failure))
 
     async def _stop(self, grace_s: float | None) -> None:
@@ -449,6 +454,17 @@ def _failure(error: StokerError) -> Failure:
 def _unexplained(assignment: Assignment, ended: ExitFacts) -> Failure:
     how = f"signal {ended.signal}" if ended.signal else f"status {ended.code}"
     return Failure("engine-exited", f"The engine of {assignment.deployment} exited with {how}.")
+
+
+def _outranked(verdict: Failure, ended: ExitFacts, deployment: str) -> Failure:
+    """What the machine knows decides before what the log says; the log's lines and numbers stay (S-105, 3 and 4)."""
+    if ended.oom_killed:
+        message = f"The engine of {deployment} was ended because the memory allowed on this machine ran out."
+        return replace(verdict, code="host-out-of-memory", message=message, remedy="Free memory, or use less.")
+    if ended.by != "us" and (ended.signal == signal.SIGKILL or ended.code == 128 + signal.SIGKILL):
+        message = f"The engine of {deployment} was killed from outside (signal 9)."
+        return replace(verdict, code="killed", message=message, remedy="See who ended it: an operator, or the system.")
+    return verdict
 
 
 def _blank_attempt(assignment: Assignment, wall: float) -> Attempt:
