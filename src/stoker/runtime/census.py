@@ -17,7 +17,7 @@ from stoker.ids import PoolId
 from stoker.observability.scrub import SET, Scrubber
 from stoker.runtime.machine import failure_error
 from stoker.runtime.orders import operation_fields, problem
-from stoker.runtime.state import LIVE, LOADING, Deployment, KernelState, Operation, Session
+from stoker.runtime.state import LOADING, Deployment, KernelState, Operation, Session
 from stoker.runtime.tickets import Ticket
 from stoker.runtime.views import (
     DeploymentView,
@@ -243,22 +243,11 @@ class Census:
             deployment=ticket.deployment,
             state=str(ticket.state),
             position=deployment.queue.position(ticket.ticket_id),
-            blocked_by=self.blocked_by(deployment),
+            blocked_by=self._state.blocked_by(deployment),
             queued_at=self._wall_of(ticket.queued_at) or 0.0,
             deadline=self._wall_of(deployment.queue.next_deadline()) or 0.0,
             waited_ms=round((state.now - ticket.queued_at) * 1000),
         )
-
-    def blocked_by(self, deployment: Deployment) -> str:
-        """R-5's word for what the head of a queue waits for."""
-        sessions = self._state.of(deployment)
-        live = [session for session in sessions if session.phase in LIVE]
-        if any(session.phase in LOADING for session in live):
-            return "load"
-        if live:
-            return "earmark" if all(session.earmarked_for is not None for session in live) else "place"
-        words = {"busy": "in-flight", "loading": "load", "load": "load", "back-off": "back-off", "": "load"}
-        return words.get(deployment.blocked_on, "memory")
 
     def operations(self) -> tuple[OperationView, ...]:
         return tuple(self.operation(operation) for operation in self._state.operations.values())

@@ -126,6 +126,7 @@ class Intake:
         entry = Entry(ticket.ticket_id, ticket.queued_at, ticket.queued_at + wait_s, hard)
         (deployment.queue.push_front if front else deployment.queue.push)(entry)
         deployment.tickets[ticket.ticket_id] = ticket
+        ticket.blocked_by = state.blocked_by(deployment)
         state.waiting[ticket.ticket_id] = ticket
         deployment.stopped_by_operator = False
         if any(session.phase in LOADING for session in state.of(deployment)):
@@ -349,6 +350,7 @@ class Intake:
 
     def _timeout(self, ticket: Ticket, deployment: Deployment) -> StokerError:
         waited_s = self._state.now - ticket.queued_at
+        ticket.blocked_by = self._state.blocked_by(deployment)
         own = ticket.ask.max_wait_s is not None and ticket.ask.max_wait_s <= waited_s
         setting = "Stoker-Wait" if own else f'models."{deployment.name}".max_wait_s'
         value = ticket.ask.max_wait_s if own else deployment.spec.max_wait_s

@@ -241,3 +241,13 @@ class KernelState:
             if replica.generation is not None
         )
         return list(found)
+
+    def blocked_by(self, deployment: Deployment) -> str:
+        """R-5's word for what the head of a queue waits for."""
+        live = [session for session in self.of(deployment) if session.phase in LIVE]
+        if any(session.phase in LOADING for session in live):
+            return "load"
+        if live:
+            return "earmark" if all(session.earmarked_for is not None for session in live) else "place"
+        words = {"busy": "in-flight", "loading": "load", "load": "load", "back-off": "back-off", "": "load"}
+        return words.get(deployment.blocked_on, "memory")
