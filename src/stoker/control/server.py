@@ -1,14 +1,15 @@
 """The control API as a listener of the daemon: bound at construction, served until stopped (C-1, C-43).
 
-Callers that come before the application is built wait in the backlog. Building it means slow imports, so that happens
-in a thread while the daemon goes on starting.
+The application is built when the first caller comes, and callers wait in the backlog until it is. Its imports are slow
+and hold a quarter of the daemon's memory: a daemon that only serves models never pays for them, and no start waits.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -64,10 +65,11 @@ class ControlSurface:
         """Serve until `stop`. Raises the kernel's fault, if a request met one."""
         task_status.started()
         try:
-            listener = await anyio.to_thread.run_sync(self._build)
-            self._listener = listener
+            await self._called()
             if not self._closing.is_set():
-                await listener.serve_on(self._sockets)
+                self._listener = await anyio.to_thread.run_sync(self._build)
+            if self._listener is not None and not self._closing.is_set():
+                await self._listener.serve_on(self._sockets)
         finally:
             self._close()
         if self._fault is not None:
@@ -78,6 +80,18 @@ class ControlSurface:
         self._closing.set()
         if self._listener is not None:
             self._listener.stop()
+
+    async def _called(self) -> None:
+        """Return when somebody connects, or at `stop`."""
+        async with anyio.create_task_group() as tasks:
+
+            async def first(waiting: Callable[[], Awaitable[None]]) -> None:
+                await waiting()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(first, self._closing.wait)
+            for line in self._sockets:
+                tasks.start_soon(first, partial(anyio.wait_readable, line))
 
     def _build(self) -> Listener:
         """In a thread: these imports are most of the start."""

@@ -2,16 +2,23 @@
 
 Adapters put their own patterns beside these and hand both to `stoker.engines.verdicts`. A smaller ``rank`` decides
 first. Groups named ``…_mib`` or ``…_gib`` are amounts in that unit; other named groups are words for the sentence.
+Most lives end well, so an expression is compiled when it is first looked for: no start pays for all of them.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 ARGUMENT, PORT, LIBRARY, DRIVER, MODEL, WINDOW, CARD_MEMORY, HOST_MEMORY, CARD, LIMITS, OTHER = range(1, 12)
 FIRST_COUNTS = frozenset({ARGUMENT, PORT, LIBRARY, DRIVER, MODEL})
 """Classes in which the first match decides: they happen once, and later lines are their echo."""
+
+
+@cache
+def compiled(text: str) -> re.Pattern[str]:
+    return re.compile(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +28,14 @@ class Pattern:
     rank: int
     kind: str
     cause: str
-    regex: re.Pattern[str]
+    text: str
+
+    @property
+    def regex(self) -> re.Pattern[str]:
+        return compiled(self.text)
 
 
-def pattern(rank: int, kind: str, cause: str, regex: str) -> Pattern:
-    return Pattern(rank, kind, cause, re.compile(regex))
+pattern = Pattern
 
 
 SHARED: tuple[Pattern, ...] = (

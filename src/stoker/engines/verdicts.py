@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stoker.engines.patterns import FIRST_COUNTS, Pattern
+from stoker.engines.patterns import FIRST_COUNTS, Pattern, compiled
 
 EXCERPT_LINES, LINE_CHARS, WORD_CHARS = 8, 500, 120
 _UNITS = {"_mib": 1 << 20, "_gib": 1 << 30, "_kib": 1 << 10}
@@ -29,20 +29,20 @@ class Finding:
 
 
 class Table:
-    """Patterns compiled for reading long logs: one search decides that a line is of no interest."""
+    """Patterns joined for reading long logs: one search decides that a line is of no interest."""
 
-    __slots__ = ("_any", "patterns")
+    __slots__ = ("_joined", "patterns")
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self.patterns = tuple(sorted(patterns, key=lambda item: item.rank))
-        plain = (_GROUP_NAME.sub("(?:", item.regex.pattern) for item in self.patterns)
-        self._any = re.compile("|".join(f"(?:{text})" for text in plain))
+        plain = (_GROUP_NAME.sub("(?:", item.text) for item in self.patterns)
+        self._joined = "|".join(f"(?:{text})" for text in plain)
 
     def find(self, lines: Sequence[str], may_decide: Callable[[str], bool]) -> Finding | None:
         """The finding that decides, or None. ``may_decide`` rules out decoys and lines that only inform."""
         best: Finding | None = None
         for line in lines:
-            if self._any.search(line) is None or not may_decide(line):
+            if not self.concerns(line) or not may_decide(line):
                 continue
             for item in self.patterns:
                 if best is not None and (
@@ -55,7 +55,7 @@ class Table:
         return best
 
     def concerns(self, line: str) -> bool:
-        return self._any.search(line) is not None
+        return compiled(self._joined).search(line) is not None
 
 
 def numbers_of(lines: Sequence[str], patterns: Sequence[re.Pattern[str]]) -> dict[str, int]:

@@ -7,6 +7,7 @@ how many. Prompts and answers have no business in a record; this module cannot k
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -221,10 +222,10 @@ class RotatingFile:
 
 
 def _renderer(console: bool, *, colors: bool) -> Render:
-    import structlog  # only in the daemon, and only when it starts to write
-
     if not console:
-        return structlog.processors.JSONRenderer(sort_keys=False)
+        return lambda _, __, fields: json.dumps(fields, default=repr)
+    import structlog  # brings a terminal library with it, so only where lines are for a terminal
+
     plain = structlog.dev.ConsoleRenderer(colors=colors, timestamp_key="at", event_key="message", sort_keys=False)
 
     def render(logger: Any, name: str, fields: MutableMapping[str, Any]) -> Any:

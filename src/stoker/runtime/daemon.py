@@ -135,17 +135,19 @@ class Daemon:
 
     async def _open(self, runtime: Runtime, ports: Ports, lock: Lock) -> None:
         plan = self._plan
-        await ports.threads(plan.find_engines)
-        for spec in plan.specs:
-            try:
-                runtime.put_deployment(spec)
-            except StokerError as error:
-                runtime.kernel.state.warnings.append(error.message)
-        await runtime.refresh_models()
-        runtime.carrier.post(inputs.OperationsRead(await ports.journal.operations()))
         reconciler = Reconciler(runtime.carrier, ports.journal, ports.units, runtime.logbook.folders)
-        await reconciler.run(ports.clock.wall())
-        block = await ports.journal.generation_block()
+        async with anyio.create_task_group() as beside:
+            # An engine says its release by being run: that takes longest, and nothing else of the start needs it.
+            beside.start_soon(ports.threads, plan.find_engines)
+            for spec in plan.specs:
+                try:
+                    runtime.put_deployment(spec)
+                except StokerError as error:
+                    runtime.kernel.state.warnings.append(error.message)
+            await runtime.refresh_models()
+            runtime.carrier.post(inputs.OperationsRead(await ports.journal.operations()))
+            await reconciler.run(ports.clock.wall())
+            block = await ports.journal.generation_block()
         runtime.carrier.post(inputs.GenerationsStored(block.start, len(block)))
         if self._asked.is_set():
             return

@@ -138,6 +138,15 @@ async def test_callers_that_come_before_the_application_is_built_are_answered(tm
             await surface.stop()
 
 
+async def test_nothing_is_built_until_somebody_calls(tmp_path: Path) -> None:
+    """A daemon that only serves models holds no memory for this application."""
+    async with serving(tmp_path) as (_, surface):
+        await anyio.wait_all_tasks_blocked()
+        assert surface._listener is None
+        await ask(await Raw.unix(surface), "GET /livez", "Host: stoker")
+        assert surface._listener is not None
+
+
 async def test_a_listener_that_is_stopped_before_it_serves_ends_at_once(tmp_path: Path) -> None:
     async with running(make_app=False) as rig:
         surface = make(rig, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import click
@@ -31,8 +32,11 @@ def serve(invocation: Invocation, *, host: str | None, port: int | None, no_tcp:
         overrides["control.tcp"] = ""
     if check:
         return _check(invocation, overrides)
+    gc.disable()  # what is imported stays for life: looking through it again and again finds nothing
     from stoker.cli.composition import serve as run_daemon  # everything there is, for this command alone
 
+    gc.freeze()  # nor is it looked through while requests run
+    gc.enable()
     return run_daemon(overrides, config_file=invocation.config_file, echo=invocation.say, auto=auto)
 
 
