@@ -7,8 +7,9 @@ reason about memory in whole numbers. `FakeUnits` says what the engine does.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stoker.domain.context import EngineWishes, LaunchPlan
@@ -53,6 +54,7 @@ from stoker.runtime.tickets import Door
 
 MIB = 1 << 20
 FAKE = EngineId("fake")
+_LOADED = re.compile(r"loaded (\d+) %")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,10 @@ class FakeWire:
 
 @dataclass(frozen=True, slots=True)
 class FakeAdapter:
-    """Ready when `FakeProbes` says so; exits mean what their code says: 0 crash, 3 out of memory, 4 never works."""
+    """Ready when its health route says so; exits mean what their code says: 0 crash, 3 out of memory, 4 never works.
+
+    ``allowance_s`` is its base of S-102; ``judge`` may refuse a ready engine (S-107).
+    """
 
     id: EngineId = FAKE
     contract: int = CONTRACT
@@ -87,6 +92,8 @@ class FakeAdapter:
     )  # fmt: skip
     settings: type[Any] = EngineSettings
     searches: tuple[Search, ...] = ()
+    allowance_s: float = 60.0
+    judge: Callable[[ReadySeen], Verdict | None] = lambda _: None
 
     def probe_commands(self, at: InstallationSite) -> tuple[ProbeCommand, ...]:
         return ()
@@ -107,7 +114,7 @@ class FakeAdapter:
         return Capabilities()
 
     def load_allowance_s(self, weight_bytes: int, settings: Any) -> float:
-        return 60.0
+        return self.allowance_s
 
     def launch(self, plan: LaunchPlan, site: Site) -> Launch:
         endpoint = Endpoint(socket=f"{site.life_dir}/e.sock")
@@ -122,10 +129,12 @@ class FakeAdapter:
             return Seen(seen.stage, fatal=text)
         if text == "warming up":
             return Seen(Stage.WARMING_UP)
+        if (loaded := _LOADED.fullmatch(text)) is not None:
+            return replace(seen, percent=int(loaded[1]))
         return seen
 
     def judge_ready(self, seen: ReadySeen) -> Accepted | Verdict:
-        return Accepted(seen.plan.slots, seen.plan.context_tokens, Capabilities())
+        return self.judge(seen) or Accepted(seen.plan.slots, seen.plan.context_tokens, Capabilities())
 
     def explain(self, seen: ExitSeen) -> Verdict:
         code = seen.exit.code if seen.exit is not None else None

@@ -58,7 +58,8 @@ class Script:
     """How one life goes. Times are seconds after its start; ``inf`` is never.
 
     ``start_failures`` are answered by its first starts, in order. ``exits_after_s`` with a finite value is a crash.
-    ``unconfirmed_stops`` stops fail to confirm before one succeeds. ``lines`` are (time, stream, text).
+    ``unconfirmed_stops`` stops fail to confirm before one succeeds. ``lines`` are (time, stream, text). Its readiness
+    route answers 503 for ``warms_up_s`` after it listens; its HTTP hangs during the ``deaf`` spans (from, until).
     """
 
     prepare_failure: PrepareFailed | None = None
@@ -70,9 +71,11 @@ class Script:
     exit_code: int | None = 1
     exit_signal: int | None = None
     obeys_term_after_s: float = 0.05
-    unconfirmed_stops: int = 0
+    unconfirmed_stops: float = 0
     stop_never_answers: bool = False
     listens_after_s: float = 0.1
+    warms_up_s: float = 0.2
+    deaf: tuple[tuple[float, float], ...] = ()
     foreign_listener: bool = False
     lines: tuple[tuple[float, str, str], ...] = ()
     usage: Usage | None = field(default_factory=lambda: Usage(anonymous_bytes=1 << 20, mapped_bytes=0))
@@ -99,7 +102,7 @@ class FakeUnit:
     started_at_s: float
     ends_at_s: float
     exit: Exit
-    unconfirmed_left: int
+    unconfirmed_left: float
     changed: anyio.Event = field(default_factory=anyio.Event)
 
     def is_alive(self) -> bool:
@@ -119,9 +122,14 @@ class FakeUnit:
 
 @dataclass(slots=True)
 class FakeHost:
-    """The machine: what exists on it, life directories included. ``wall`` is its wall clock at loop time 0."""
+    """The machine: what exists on it, life directories included. ``wall`` is its wall clock at loop time 0.
+
+    Calls named in ``hung`` never answer; the ``breaks_at``-th call from the machine's beginning raises.
+    """
 
     wall: float = 1_800_000_000.0
+    hung: set[str] = field(default_factory=set)
+    breaks_at: int | None = None
     units: dict[tuple[Scope, Generation], FakeUnit] = field(default_factory=dict)
     folders: dict[str, Generation] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
@@ -195,6 +203,12 @@ class FakeUnits:
         self._random = random.Random(seed)
         self._jitter_s = jitter_s
         self._starts: dict[Generation, int] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
 
     async def prepare(self, plan: UnitPlan) -> PrepareAnswer:
         script = self._script(plan)
@@ -330,6 +344,10 @@ class FakeUnits:
         if self.is_dead:
             raise RuntimeError(f"{name} was called on a daemon that is dead")
         self._host.calls.append(Call(anyio.current_time(), name, generation, argument))
+        if len(self._host.calls) == self._host.breaks_at:
+            raise OSError(f"{name} broke")
+        if name in self._host.hung:
+            await anyio.sleep_forever()
         await anyio.sleep(delay_s + self._jitter_s * self._random.random())
 
     def _find(self, unit: UnitIdentity) -> FakeUnit | None:
