@@ -4,6 +4,8 @@
 VENV ?= .venv
 PYTHON ?= python3
 SEED ?=
+# Most tests wait for processes and clocks, so a few more workers than cores pay.
+JOBS ?= 3
 ARGS ?=
 BIN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
@@ -17,7 +19,7 @@ demo: $(VENV)/.demo
 	@sh packaging/demo.sh $(BIN)
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -m "not docker" $(ARGS)
+	$(BIN)/pytest -m "not docker" -n $(JOBS) $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
