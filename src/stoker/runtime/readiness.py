@@ -174,22 +174,26 @@ class LoadWatch:
             await self._pause(self._around.now() - self._began)
 
     async def _pause(self, elapsed_s: float) -> None:
-        """S-101: 1 % of the elapsed time between 10 and 250 ms; at once when the log says "listening"."""
-        self._wake = anyio.Event()
+        """S-101: 1 % of the elapsed time between 10 and 250 ms; at once when the log says "listening".
+
+        What it said while a probe was on its way counts as well.
+        """
         with anyio.move_on_after(min(_PROBE_MOST_S, max(_PROBE_LEAST_S, 0.01 * elapsed_s))):
             await self._wake.wait()
+        self._wake = anyio.Event()
 
     async def _probe(self) -> dict[str, bytes] | None:
         probe = self._startup.probe
         reply = await self._call(probe.path, probe.timeout_s)
         if reply is None or reply.status != probe.status or probe.body_has not in reply.body:
             return None
-        bodies = {probe.path: reply.body}
+        return {probe.path: reply.body}
+
+    async def _ask_more(self, bodies: dict[str, bytes]) -> None:
         for path in self._startup.also:
-            more = await self._call(path, probe.timeout_s)
+            more = await self._call(path, self._startup.probe.timeout_s)
             if more is not None and more.status == 200:
                 bodies[path] = more.body
-        return bodies
 
     async def _call(self, path: str, timeout_s: float) -> Reply | None:
         token = next(iter(self._unit_plan.secrets), None)
@@ -197,10 +201,25 @@ class LoadWatch:
         return reply if isinstance(reply, Reply) else None
 
     async def _judge(self, bodies: dict[str, bytes]) -> BecameReady | None:
-        if not await self._around.units.owns_listener(self._unit, self._endpoint):
+        """The engine answered: ownership again, what it holds and what else it tells, all at once (S-45, S-107)."""
+        owns: bool | None = None
+        usage: host.Usage | None = None
+
+        async def look() -> None:
+            nonlocal owns
+            owns = await self._around.units.owns_listener(self._unit, self._endpoint)
+
+        async def weigh() -> None:
+            nonlocal usage
+            usage = await self._around.units.usage(self._unit)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._ask_more, bodies)
+            tasks.start_soon(look)
+            tasks.start_soon(weigh)
+        if not owns:
             self._around.post(self._foreign())
             return None
-        usage = await self._around.units.usage(self._unit)
         measured = {} if usage is None else {RAM: usage.anonymous_bytes + usage.mapped_bytes}
         judged = self._adapter.judge_ready(ReadySeen(bodies, self.seen, self._plan, measured))
         match judged:

@@ -35,13 +35,13 @@ def listeners(endpoint: Endpoint) -> tuple[Listener, ...]:
     return tuple(
         listener
         for table in ("tcp", "tcp6")
-        for address, port, listener in _tcp(table)
-        if port == endpoint.port and _accepts(address, wanted)
+        for address, listener in _tcp(table, endpoint.port)
+        if _accepts(address, wanted)
     )
 
 
 def owned(endpoint: Endpoint, pids: Iterable[int]) -> bool | None:
-    """True: all are held by ``pids``; False: one is foreign; None: nobody listens.
+    """True: all are held by ``pids``; False: one is foreign; None: nobody listens, and then ``pids`` is not read.
 
     A member that hides its descriptors leaves sockets of its own user unattributed: then the token decides, not we.
     """
@@ -60,7 +60,7 @@ def owned(endpoint: Endpoint, pids: Iterable[int]) -> bool | None:
 
 def holder(port: int) -> str:
     """Who listens on ``port``, for a person: ``pid 7 (nginx)``, or nothing where the system does not tell."""
-    inodes = {listener.inode for table in ("tcp", "tcp6") for _, held, listener in _tcp(table) if held == port}
+    inodes = {listener.inode for table in ("tcp", "tcp6") for _, listener in _tcp(table, port)}
     if not inodes:
         return ""
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
@@ -82,16 +82,17 @@ def _accepts(bound: Address, wanted: Address) -> bool:
     return plain.is_unspecified and (plain.version == wanted.version or bound.version == 6)
 
 
-def _tcp(table: str) -> Iterator[tuple[Address, int, Listener]]:
+def _tcp(table: str, port: int) -> Iterator[tuple[Address, Listener]]:
+    """Listeners on ``port``. The table also holds every connection of the machine: most rows are never taken apart."""
+    mark = f":{port:04X}"
     try:
         with open(f"/proc/net/{table}") as file:
-            rows = [line.split() for line in file.readlines()[1:]]
+            rows = [line.split() for line in file if mark in line]
     except OSError:
         return
     for row in rows:
-        if row[3] == _LISTEN:
-            address, _, port = row[1].partition(":")
-            yield _address(address), int(port, 16), Listener(int(row[9]), int(row[7]))
+        if row[3] == _LISTEN and row[1].endswith(mark):
+            yield _address(row[1].removesuffix(mark)), Listener(int(row[9]), int(row[7]))
 
 
 def _address(text: str) -> Address:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
@@ -238,9 +238,12 @@ class ProcessUnits:
         return StoredLog(lambda: self._blocking(stored))
 
     async def owns_listener(self, unit: UnitIdentity, endpoint: Endpoint) -> bool | None:
+        def pids() -> Iterator[int]:  # looked up once somebody listens
+            yield from (member.pid for member in self._members(unit))
+
         def ask() -> bool | None:
             try:
-                return listeners.owned(endpoint, [member.pid for member in self._members(unit)])
+                return listeners.owned(endpoint, pids())
             except OSError:
                 return None
 
