@@ -86,7 +86,7 @@ def make_plan(
         life_dir=life_dir,
         cache_dir=os.path.join(folders.caches, adapter.id),
         slots_dir=folders.slots_dir(generation),
-        endpoint=Endpoint(),
+        endpoint=Endpoint(port=spec.fixed_port or 0),
         build=prospect.installation.build,
         token=token,
         extra_args=spec.engine_args,
