@@ -102,6 +102,8 @@ class LoadWatch:
         self._reported_seen: Seen | None = None
         self._wake = anyio.Event()
         self._endpoint = endpoint
+        self.usage: host.Usage | None = None
+        """What the unit held when it became ready."""
 
     @property
     def liveness_route(self) -> ProbeRoute:
@@ -203,15 +205,13 @@ class LoadWatch:
     async def _judge(self, bodies: dict[str, bytes]) -> BecameReady | None:
         """The engine answered: ownership again, what it holds and what else it tells, all at once (S-45, S-107)."""
         owns: bool | None = None
-        usage: host.Usage | None = None
 
         async def look() -> None:
             nonlocal owns
             owns = await self._around.units.owns_listener(self._unit, self._endpoint)
 
         async def weigh() -> None:
-            nonlocal usage
-            usage = await self._around.units.usage(self._unit)
+            self.usage = await self._around.units.usage(self._unit)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._ask_more, bodies)
@@ -220,6 +220,7 @@ class LoadWatch:
         if not owns:
             self._around.post(self._foreign())
             return None
+        usage = self.usage
         measured = {} if usage is None else {RAM: usage.anonymous_bytes + usage.mapped_bytes}
         judged = self._adapter.judge_ready(ReadySeen(bodies, self.seen, self._plan, measured))
         match judged:

@@ -326,9 +326,8 @@ class Supervisor:
         self._around.post(ready)
         await self._written(self._around.journal.write_phase(self.generation, "ready"))
         self._attempt = _ready(self._attempt, ready.stages_ms)
-        usage = await self._around.units.usage(unit)
-        if usage is not None:
-            await self._written(self._around.journal.write_processes(self.generation, usage.members))
+        if self._load.usage is not None:
+            await self._written(self._around.journal.write_processes(self.generation, self._load.usage.members))
 
     def watch_ready(self, door: Door) -> None:
         """The door is open: look whether the engine still answers, and keep reading its log (S-109, S-110)."""

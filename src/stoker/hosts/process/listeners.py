@@ -41,8 +41,9 @@ def listeners(endpoint: Endpoint) -> tuple[Listener, ...]:
 
 
 def owned(endpoint: Endpoint, pids: Iterable[int]) -> bool | None:
-    """True: all are held by ``pids``; False: one is foreign; None: nobody listens, and then ``pids`` is not read.
+    """True: all are held by ``pids``; False: one is foreign; None: nobody listens.
 
+    ``pids`` is read only once somebody listens, and only until every socket has been found.
     A member that hides its descriptors leaves sockets of its own user unattributed: then the token decides, not we.
     """
     found = listeners(endpoint)
@@ -55,6 +56,8 @@ def owned(endpoint: Endpoint, pids: Iterable[int]) -> bool | None:
             inodes.update(_sockets(pid))
         except PermissionError:
             hidden_uids.update(_uid(pid))
+        if all(one.inode in inodes for one in found):
+            return True
     return all(one.inode in inodes or one.uid in hidden_uids for one in found)
 
 

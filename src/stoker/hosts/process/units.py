@@ -238,7 +238,12 @@ class ProcessUnits:
         return StoredLog(lambda: self._blocking(stored))
 
     async def owns_listener(self, unit: UnitIdentity, endpoint: Endpoint) -> bool | None:
-        def pids() -> Iterator[int]:  # looked up once somebody listens
+        live = self._units.get(unit.generation)
+        known = live.identity if live is not None else unit
+
+        def pids() -> Iterator[int]:  # read only as far as needed; most engines listen in their first process
+            if known is not None and known.main is not None and verdict(known.main) is IdentityVerdict.SAME:
+                yield known.main.pid
             yield from (member.pid for member in self._members(unit))
 
         def ask() -> bool | None:
