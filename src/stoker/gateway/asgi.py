@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from functools import partial
 from itertools import count
 from typing import Any
 
 from stoker.errors import EngineError, ErrorCode, InternalError, StokerError, UsageError
 from stoker.gateway.bodies import BodyRoom
-from stoker.gateway.dialect import Dialect
 from stoker.gateway.errors import Answer, error_answer, id_line
 from stoker.gateway.exchange import Exchange
 from stoker.gateway.free import free_answer, unknown_model
@@ -24,17 +24,33 @@ from stoker.gateway.openai import OPENAI
 from stoker.gateway.peek import Peeked, peek
 from stoker.gateway.policy import body_for, declared_route
 from stoker.gateway.relay import Relay, StillLoadingError, Work
-from stoker.gateway.routes import PublicRoute, RouteKind, find_route
+from stoker.gateway.routes import WORK_ROUTES, PublicRoute, RouteKind, find_route
 from stoker.gateway.settings import GatewaySettings
 from stoker.gateway.upstream import UpstreamPools
 from stoker.gateway.waiting import ClientGoneError, Wait, Waiter
 from stoker.gateway.wishes import Wishes, read_wishes
 from stoker.ids import DeploymentName, RequestId
-from stoker.runtime.tickets import Ask, Door, End, Ticket, TicketState
+from stoker.runtime.tickets import Ask, End, Ticket, TicketState
 from stoker.runtime.uses import Uses
 
 Message = MutableMapping[str, Any]
 _log = logging.getLogger("stoker.gateway")
+_ABORTED = frozenset({End.CLIENT_GONE, End.TIMEOUT})
+
+
+class _Job:
+    """One work request that the kernel was asked for. ``block``: header lines of ours for its answer."""
+
+    __slots__ = ("block", "cors", "exchange", "peeked", "request_id", "route", "waiter", "was_loading")
+
+    def __init__(self, exchange: Exchange, route: PublicRoute, request_id: str, cors: bytes, peeked: Peeked) -> None:
+        self.exchange = exchange
+        self.route = route
+        self.request_id = request_id
+        self.cors = self.block = cors
+        self.peeked = peeked
+        self.waiter = Waiter()
+        self.was_loading = False
 
 
 class Gateway:
@@ -160,31 +176,110 @@ class Gateway:
             wishes.may_load,
             _client_key(exchange, wishes),
         )
-        waiter = Waiter()
-        for is_last in (False, True):
-            ticket = self.uses.ask(ask, waiter.wake)
-            end = End.CLIENT_GONE
-            relay: Relay | None = None
-            try:
-                if ticket.state is not TicketState.GRANTED:
-                    wait = Wait(
-                        waiter, exchange, OPENAI, request_id, cors,
-                        streams=peeked.stream, every_s=self.settings.keepalive_after_s,
-                    )  # fmt: skip
-                    await wait.granted(ticket)
-                    cors += _waited(ticket, wait.began)
-                end = End.REFUSED
-                relay = self._relay(ticket, exchange, route, OPENAI, peeked, request_id, cors)
-                await relay.run()
-                return  # noqa: TRY300 - the end of the good path reads here
-            except StillLoadingError as exc:
-                if is_last:
-                    raise _never_ready(ticket) from exc
-            except ClientGoneError:
-                end = End.CLIENT_GONE
-                raise
-            finally:
-                await self._leave(ticket, relay.end if relay is not None else end, peeked)
+        job = _Job(exchange, route, request_id, cors, peeked)
+        await self._carry_out(job, self.uses.ask(ask, job.waiter.wake))
+
+    async def _carry_out(self, job: _Job, ticket: Ticket, relay: Relay | None = None) -> None:
+        """A ticket to its end: wait, relay, leave. ``relay`` has begun and goes on."""
+        end = End.CLIENT_GONE
+        try:
+            while True:
+                if relay is None:
+                    if ticket.state is TicketState.WAITING:
+                        wait = Wait(
+                            job.waiter, job.exchange, OPENAI, job.request_id, job.cors,
+                            streams=job.peeked.stream, every_s=self.settings.keepalive_after_s,
+                        )  # fmt: skip
+                        await wait.granted(ticket)
+                        job.block = job.cors + _waited(ticket, wait.began)
+                    end = End.REFUSED
+                    relay = self._relay(ticket, job)
+                try:
+                    await relay.run()
+                    return  # noqa: TRY300 - the end of the good path reads here
+                except StillLoadingError as exc:
+                    if job.was_loading:
+                        raise _never_ready(ticket) from exc
+                    relay, end = None, End.CLIENT_GONE
+                    self._wait_again(job, ticket)
+        except StokerError as error:  # told before the place is given back, which may take the engine a while
+            self._refuse(job.exchange, error, job.request_id, job.cors)
+        finally:
+            await self._leave(ticket, relay.end if relay is not None else end, job.peeked)
+
+    def _wait_again(self, job: _Job, ticket: Ticket) -> None:
+        """R-45: the engine is not ready after all; the ticket has its old rank again, once."""
+        job.was_loading = True
+        self.uses.requeue(ticket)
+
+    # -- the usual request -----------------------------------------------------------------------------------------
+    def begin(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
+        """Serve a request: by callbacks alone where nothing has to be waited for, else by the coroutine returned.
+
+        The usual request has a head that is known, its body at hand, a place that is free and a connection too. What
+        is refused before the kernel was asked is refused by `serve`, which looks at it afresh.
+        """
+        head, route, settings = exchange.head, WORK_ROUTES.get(exchange.target), self.settings
+        verdict = head.verdict
+        body = exchange.intake.at_hand()
+        if (
+            route is None or exchange.method != "POST" or body is None or head.stoker or head.expect
+            or head.judged_by is not settings or not isinstance(verdict, Passed)
+        ):  # fmt: skip
+            return self.serve(exchange)
+        try:
+            peeked = peek(body)
+            OPENAI.check(route.path, peeked)
+        except Exception:  # noqa: BLE001 -- whatever it is, `serve` meets it again and answers it
+            return self.serve(exchange)
+        found = self.uses.find(peeked.model)
+        if found is None:
+            return self.serve(exchange)
+        job = _Job(exchange, route, self._next_id(), verdict.cors, peeked)
+        try:
+            ticket = self.uses.ask(Ask(RequestId(job.request_id), found, client=exchange.peer), job.waiter.wake)
+        except Exception as exc:  # noqa: BLE001 -- the boundary of one request
+            self._refuse(exchange, self._told(exc), job.request_id, job.cors)
+            exchange.drop()
+            return None
+        if ticket.state is not TicketState.GRANTED:
+            return self._finish(job, ticket)
+        try:
+            relay = self._relay(ticket, job)
+        except Exception:  # noqa: BLE001 -- `_finish` meets it again and answers it
+            return self._finish(job, ticket)
+        if not relay.begin(partial(self._ended, job, ticket, relay)):
+            return self._finish(job, ticket)
+        return None
+
+    def _ended(self, job: _Job, ticket: Ticket, relay: Relay) -> None:
+        """A relay that `begin` began is over, or cannot go on without waiting."""
+        exchange, outcome = job.exchange, relay.outcome()
+        if outcome is False:
+            exchange.line.go_on(exchange, self._finish(job, ticket, relay))
+            return
+        if isinstance(outcome, StillLoadingError):
+            self._wait_again(job, ticket)
+            exchange.line.go_on(exchange, self._finish(job, ticket))
+            return
+        if isinstance(outcome, Exception):
+            self._refuse(exchange, self._told(outcome), job.request_id, job.cors)
+        if relay.end in _ABORTED and _settle_s(ticket, job.peeked) > 0:
+            exchange.line.go_on(exchange, self._leave(ticket, relay.end, job.peeked))
+            return
+        self.uses.leave(ticket, relay.end)
+        exchange.drop()
+
+    async def _finish(self, job: _Job, ticket: Ticket, relay: Relay | None = None) -> None:
+        try:
+            await self._carry_out(job, ticket, relay)
+        except ClientGoneError:
+            return
+        except Exception as exc:  # noqa: BLE001 -- the boundary of one request: a defect ends it, not the daemon
+            self._refuse(job.exchange, self._told(exc), job.request_id, job.cors)
+
+    def _told(self, exc: Exception) -> StokerError:
+        return exc if isinstance(exc, StokerError) else self._defect(exc)
 
     async def _deployment(self, name: str) -> DeploymentName:
         found = self.uses.find(name)
@@ -194,32 +289,19 @@ class Gateway:
             raise unknown_model(name, self.uses.near_names(name))
         return found
 
-    def _relay(
-        self,
-        ticket: Ticket,
-        exchange: Exchange,
-        route: PublicRoute,
-        dialect: Dialect,
-        peeked: Peeked,
-        request_id: str,
-        block: bytes,
-    ) -> Relay:
+    def _relay(self, ticket: Ticket, job: _Job) -> Relay:
         door = ticket.door
         assert door is not None
         pool = self.pools.pool(door)
-        engine_route = declared_route(pool, dialect, route.path)
-        body = body_for(door, dialect, engine_route, peeked)
-        return Relay(Work(request_id, dialect, engine_route, peeked, body, block), pool, exchange)
+        engine_route = declared_route(pool, OPENAI, job.route.path)
+        body = body_for(door, OPENAI, engine_route, job.peeked)
+        return Relay(Work(job.request_id, OPENAI, engine_route, job.peeked, body, job.block), pool, job.exchange)
 
     async def _leave(self, ticket: Ticket, end: End, peeked: Peeked) -> None:
         """Give the place back; after an abort not before the engine has had its time to stop working (R-83)."""
         try:
-            if (
-                end in {End.CLIENT_GONE, End.TIMEOUT}
-                and ticket.state is TicketState.GRANTED
-                and ticket.door is not None
-            ):
-                settle_s = _settle_s(ticket.door, peeked)
+            if end in _ABORTED and ticket.state is TicketState.GRANTED:
+                settle_s = _settle_s(ticket, peeked)
                 if settle_s > 0:
                     await asyncio.sleep(settle_s)
         finally:
@@ -250,8 +332,11 @@ def _client_key(exchange: Exchange, wishes: Wishes) -> str:
     return f"{exchange.peer}/{wishes.label}" if wishes.label else exchange.peer
 
 
-def _settle_s(door: Door, peeked: Peeked) -> float:
-    abort = door.wire.abort
+def _settle_s(ticket: Ticket, peeked: Peeked) -> float:
+    """How long an aborted engine may go on working: 0 where it stops at once."""
+    if ticket.door is None:
+        return 0.0
+    abort = ticket.door.wire.abort
     how = abort.streamed if peeked.stream else abort.plain
     return abort.settle_s if how == "runs-on" else 0.0
 

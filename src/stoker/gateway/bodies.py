@@ -38,7 +38,7 @@ class Intake:
     """
 
     __slots__ = (
-        "_closed", "_error", "_file", "_held", "_on_disk", "_pieces", "_room", "_settings", "_waiter",
+        "_closed", "_error", "_file", "_held", "_on_disk", "_pieces", "_room", "_settings", "_unseen", "_waiter",
         "declared_bytes", "is_ended", "pause", "received_bytes", "resume",
     )  # fmt: skip
 
@@ -53,6 +53,7 @@ class Intake:
         self._pieces: list[bytes] = []
         self._held = 0  # bytes of ours counted in the room's memory
         self._on_disk = 0
+        self._unseen = 0  # bytes that came since `whole` last looked
         self._file: int | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._error: StokerError | None = None
@@ -69,13 +70,14 @@ class Intake:
         self._pieces.append(piece)
         self._held += len(piece)
         self._room.memory_bytes += len(piece)
-        if self._waiter is not None:
-            self._wake()
-        elif self._held > READ_AHEAD_BYTES and self.pause is not None:
-            self.pause()
+        self._unseen += len(piece)
+        if self._unseen > READ_AHEAD_BYTES and self.pause is not None:
+            self.pause()  # one wake-up of the loop can bring many reads: the bounds below must be looked at in between
+        self._wake()
 
     def end(self) -> None:
-        self.is_ended = True
+        """The last byte came. A body that broke a bound has no end: its connection is closed."""
+        self.is_ended = self._error is None
         self._wake()
 
     def fail(self, error: StokerError) -> None:
@@ -91,26 +93,25 @@ class Intake:
 
     async def whole(self) -> Buffer:
         """The whole body as one buffer; raises `StokerError` if it breaks a bound."""
-        while not self.is_ended or self._error is not None:
+        while not self.is_ended:
             if self._error is not None:
                 raise self._error
-            if self._file is not None or self._held > self._bound():
+            if self._pieces and (self._file is not None or self._held > self._bound()):
                 await self._spool()
-            if self.is_ended or self._error is not None:
-                continue
-            if self.resume is not None:
-                self.resume()
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            else:
+                await self._more()
         if self._file is not None:
             await self._spool()
             return memoryview(mmap.mmap(self._file, self.received_bytes, prot=mmap.PROT_READ))
         if len(self._pieces) == 1:
             return self._pieces[0]
         self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0]
+
+    def at_hand(self) -> bytes | None:
+        """The whole body if it came in one piece that may stay in memory; None if `whole` has to be asked."""
+        if not self.is_ended or self._error is not None or len(self._pieces) != 1 or self._held > self._bound():
+            return None
         return self._pieces[0]
 
     def close(self) -> None:
@@ -123,6 +124,16 @@ class Intake:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    async def _more(self) -> None:
+        self._unseen = 0
+        if self.resume is not None:
+            self.resume()
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
 
     def _bound(self) -> int:
         if self._settings.spool_dir is None:

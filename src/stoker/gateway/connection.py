@@ -35,6 +35,10 @@ class Sink(Protocol):
         ...
 
 
+class _HeadTooLargeError(Exception):
+    """Leaves the parser, which takes it for an answer that cannot be read (R-69)."""
+
+
 class EngineConnection(asyncio.Protocol):
     """``requests`` counts those sent; ``idle_since`` is loop time since when nothing is under way."""
 
@@ -159,6 +163,8 @@ class EngineConnection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200:
             return
+        if self._head_bytes > MAX_HEAD_BYTES and sum(len(n) + len(v) + 4 for n, v in self.fields) > MAX_HEAD_BYTES:
+            raise _HeadTooLargeError
         self._in_body = True
         length: int | None = None
         chunked = False

@@ -8,8 +8,8 @@ length and body always agree: a body that would not is cut by an abort of the co
 from __future__ import annotations
 
 import http
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 from stoker.gateway.bodies import Intake
 from stoker.gateway.errors import Answer
@@ -25,6 +25,10 @@ class Line(Protocol):
 
     def write(self, data: bytes) -> None: ...
     def exchange_over(self, exchange: Exchange) -> None: ...
+    def go_on(self, exchange: Exchange, rest: Coroutine[Any, Any, None]) -> None:
+        """Let a task of this connection do the ``rest`` of serving ``exchange``."""
+        ...
+
     def abort(self) -> None: ...
 
 
@@ -33,8 +37,8 @@ class Exchange:
 
     __slots__ = (
         "_chunked", "_left", "_out", "head", "intake", "is_complete", "is_gone", "is_started", "keep_alive", "line",
-        "local_address", "method", "must_linger", "on_gone", "on_resume",
-        "on_write_paused", "peer", "probe_comment", "sent_bytes", "status", "target", "write_paused",
+        "local_address", "method", "on_gone", "on_resume", "on_write_paused", "peer", "probe_comment", "sent_bytes",
+        "status", "target", "write_paused",
     )  # fmt: skip
 
     def __init__(self, line: Line, method: str, target: bytes, head: Head, intake: Intake, *, keep_alive: bool) -> None:
@@ -47,7 +51,6 @@ class Exchange:
         self.local_address: str | None = None
         self.peer = ""
         self.is_started = self.is_complete = self.is_gone = False
-        self.must_linger = False
         self.write_paused = False
         self.on_gone: Callable[[], None] | None = None
         self.on_write_paused: Callable[[], None] | None = None
@@ -128,6 +131,12 @@ class Exchange:
         self.is_gone = True
         self._out.clear()
         self.line.abort()
+
+    def drop(self) -> None:
+        """Nobody serves this any more: its body's room comes back, and an answer that is not complete is cut."""
+        self.intake.close()
+        if not self.is_complete and not self.is_gone:
+            self.abort()
 
     def gone(self) -> None:
         """The connection says that the client left."""

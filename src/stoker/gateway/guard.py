@@ -7,25 +7,23 @@ A finish reason is never made up. Line ends are LF, CRLF and CR, wherever the pi
 
 from __future__ import annotations
 
-import re
-
 from stoker.gateway.dialect import Dialect, Reading
 
 MAX_KEPT_BYTES = 64 << 10
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
 _BOM = b"\xef\xbb\xbf"
 
 
 class StreamGuard:
     """One stream. ``feed`` every piece in order, then ask once for `closing`."""
 
-    __slots__ = ("_cr", "_dialect", "_dropping", "_first", "_kept", "_long", "is_open", "reading")
+    __slots__ = ("_cr", "_dialect", "_dropping", "_first", "_kept", "_kept_bytes", "_long", "is_open", "reading")
 
     def __init__(self, dialect: Dialect, reading: Reading) -> None:
         self._dialect = dialect
         self.reading = reading
         self.is_open = False  # a line was passed since the last empty one
-        self._kept = b""
+        self._kept: list[bytes] = []  # the beginning of a line
+        self._kept_bytes = 0
         self._cr = False  # the last byte was a CR: an LF that comes next belongs to it
         self._long = False  # the present line is too long to be kept and passes in pieces
         self._dropping = False  # the present event is taken out up to its empty line
@@ -48,7 +46,7 @@ class StreamGuard:
         if self.reading.marked or self.reading.failed:
             return b""
         gap = b"\n" if self.is_open else b""
-        if self._long:
+        if self._long or (gap and self._cr):  # a line end of its own first: an LF after a CR would only complete it
             gap = b"\n\n"
         if self.reading.is_whole or error_event is None:
             return gap + self._dialect.end_mark
@@ -56,7 +54,7 @@ class StreamGuard:
 
     def take_last_line(self) -> bytes:
         """At an orderly end, a last line without a line end counts if it tells something (R-81); it then passes."""
-        line, self._kept = self._kept, b""
+        line = self._take_kept()
         if not line:
             return b""
         before = (self.reading.finished, self.reading.marked, self.reading.failed)
@@ -74,20 +72,33 @@ class StreamGuard:
                     out.append(b"\n")
                 data = data[1:]
             self._cr = False
-        text = self._kept + data
-        end = 0
-        for found in _LINE.finditer(text):
-            end = found.end()
-            self._take_line(found.group(), out)
-        self._kept = text[end:]
-        if end and text[end - 1 : end] == b"\r" and end == len(text):
-            self._cr = True
-        if (self._long and self._kept) or len(self._kept) > MAX_KEPT_BYTES:
-            self._long = True
-            if not self._dropping:
-                out.append(self._kept)
-            self._kept = b""
+        lines = data.splitlines(keepends=True)
+        rest = lines.pop() if lines and lines[-1][-1:] not in b"\r\n" else b""
+        if lines and self._kept:
+            lines[0] = self._take_kept() + lines[0]
+        for line in lines:
+            self._take_line(line, out)
+        if rest:
+            self._keep(rest, out)
+        elif lines:
+            self._cr = lines[-1].endswith(b"\r")
         return b"".join(out)
+
+    def _keep(self, rest: bytes, out: list[bytes]) -> None:
+        """A line's beginning waits for its end, or passes once it is too long for that (R-76)."""
+        self._kept.append(rest)
+        self._kept_bytes += len(rest)
+        if self._long or self._kept_bytes > MAX_KEPT_BYTES:
+            self._long = True
+            passing = self._take_kept()
+            if not self._dropping:
+                out.append(passing)
+
+    def _take_kept(self) -> bytes:
+        kept = b"".join(self._kept)
+        self._kept.clear()
+        self._kept_bytes = 0
+        return kept
 
     def _take_line(self, whole: bytes, out: list[bytes]) -> None:
         line = whole.rstrip(b"\r\n")
@@ -108,8 +119,8 @@ class StreamGuard:
             return
         if self._dropping:
             return
-        if not self._dialect.is_dull(line) and not self._dialect.read_line(line, self.reading) and not self.is_open:
-            self._dropping = True
+        if not self._dialect.is_dull(line) and not self._dialect.read_line(line, self.reading):
+            self._dropping = True  # lines before it that passed are no content: they go on into the next event
             return
         self.is_open = True
         out.append(whole)

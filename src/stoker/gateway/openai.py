@@ -43,7 +43,7 @@ class _Choice(msgspec.Struct):
 
 class _Event(msgspec.Struct):
     choices: list[_Choice] | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = msgspec.Raw()
 
 
 _EVENTS = msgspec.json.Decoder(_Event)
@@ -96,7 +96,7 @@ class OpenAI:
             event = _EVENTS.decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return True
-        if event.error is not None and bytes(event.error) != b"null":
+        if bytes(event.error) not in {b"", b"null"}:
             reading.failed = True
             return True
         if event.choices is None:
@@ -137,7 +137,7 @@ class OpenAI:
             found["choices"] = "n"
         if "dimensions" in members:
             found["dimensions"] = "dimensions"
-        if path == EMBEDDINGS and peeked.value("encoding_format") not in {None, "float"}:
+        if path == EMBEDDINGS and peeked.value("encoding_format") not in (None, "float"):
             found["base64_embeddings"] = "encoding_format"
         if _is_tokens(peeked, "input" if path == EMBEDDINGS else "prompt"):
             found["token_prompts"] = "input" if path == EMBEDDINGS else "prompt"

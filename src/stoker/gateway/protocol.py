@@ -12,6 +12,7 @@ import select
 import socket
 import struct
 from collections import deque
+from collections.abc import Coroutine
 from typing import Any, Protocol, cast
 
 import httptools
@@ -23,6 +24,7 @@ from stoker.errors import CapacityError, ErrorCode, StokerError, UsageError
 from stoker.gateway.bodies import BodyRoom, Intake
 from stoker.gateway.exchange import Exchange
 from stoker.gateway.heads import Fields, Head, read_head
+from stoker.gateway.knownhead import KnownHead, read_known_head
 from stoker.gateway.settings import GatewaySettings
 
 MAX_HEAD_BYTES = 64 << 10
@@ -41,7 +43,10 @@ class Application(Protocol):
     def settings(self) -> GatewaySettings: ...
     @property
     def room(self) -> BodyRoom: ...
-    async def serve(self, exchange: Exchange) -> None: ...
+    def begin(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
+        """Serve ``exchange``, whose body may still be coming; a coroutine if there is something to be waited for."""
+        ...
+
     def refusal(self, error: StokerError) -> bytes:
         """A whole HTTP/1.1 answer that closes the connection, for requests that never become an exchange."""
         ...
@@ -62,6 +67,9 @@ class GatewayProtocol(HttpToolsProtocol):
         self.exchange: Exchange | None = None  # the one whose body is being received
         self.active: deque[Exchange] = deque()  # answered in order; the first one is being served
         self.last_head: Head | None = None
+        self.pending: Exchange | None = None  # its head came in the read that is being parsed
+        self.known: KnownHead | None = None
+        self.known_request: tuple[str, bytes, Head] | None = None  # what the known head says
         self.fields: Fields = []
         self.length: bytes | None = None
         self.lengths = 0
@@ -119,7 +127,48 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.is_deaf:
             return
         self.touched_at = self.loop.time()
+        if not self.has_begun and not self.active and self.known is not None:
+            body_start = self.known.body_start(data)
+            if body_start:
+                self._take_known(data[body_start:])
+                return
+        is_first = not self.has_begun and not self.active
         self.has_begun = True
+        try:
+            self._parse(data)
+        finally:
+            pending, self.pending = self.pending, None
+            if pending is not None:
+                if is_first:
+                    self._learn(pending, data)
+                self._serve(pending)
+
+    def _take_known(self, body: bytes) -> None:
+        """A whole request with the head of the last one: what its head means is known."""
+        assert self.known_request is not None
+        intake = Intake(self.gateway.room, self.gateway.settings, len(body))
+        exchange = Exchange(self, *self.known_request, intake, keep_alive=True)
+        intake.pause, intake.resume = self._pause, self._resume
+        exchange.local_address, exchange.peer = self.local_name, self.peer_name
+        self.active.append(exchange)
+        if body:
+            intake.feed(body)
+        intake.end()
+        self._serve(exchange)
+
+    def _learn(self, exchange: Exchange, data: bytes) -> None:
+        """Know this request's head again if all of the read was this one request and it leaves the connection open."""
+        self.known = None
+        size = exchange.intake.declared_bytes
+        is_whole = self.exchange is None and len(self.active) == 1 and not self.is_deaf
+        if size is None or not is_whole or not exchange.keep_alive or not exchange.intake.is_ended:
+            return
+        if self.parser.should_upgrade() or exchange.head.expect or exchange.head.transfer or exchange.head.http10:
+            return
+        self.known = read_known_head(data, size)
+        self.known_request = (exchange.method, exchange.target, exchange.head)
+
+    def _parse(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -213,7 +262,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.exchange = exchange
         self.active.append(exchange)
         if len(self.active) == 1:
-            self._serve(exchange)
+            self.pending = exchange  # served when the read is parsed: most often its body is there then
         else:
             self._pause()
 
@@ -250,28 +299,20 @@ class GatewayProtocol(HttpToolsProtocol):
 
     # -- serving ---------------------------------------------------------------------------------------------------
     def _serve(self, exchange: Exchange) -> None:
-        task = self.loop.create_task(self._run(exchange))
+        rest = self.gateway.begin(exchange)
+        if rest is not None:
+            self.go_on(exchange, rest)
+
+    def go_on(self, exchange: Exchange, rest: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(self._run(exchange, rest))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _run(self, exchange: Exchange) -> None:
-        scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.0" if exchange.head.http10 else "1.1",
-            "method": exchange.method,
-            "path": "",
-            "raw_path": exchange.target,
-            "query_string": b"",
-            "headers": exchange.head.fields,
-            "extensions": {"stoker.exchange": exchange},
-        }
+    async def _run(self, exchange: Exchange, rest: Coroutine[Any, Any, None]) -> None:
         try:
-            await self.app(scope, _no_receive, _no_send)
+            await rest
         finally:
-            exchange.intake.close()
-            if not exchange.is_complete and not exchange.is_gone:
-                exchange.abort()
+            exchange.drop()
 
     def write(self, data: bytes) -> None:
         if self.transport is not None and not self.transport.is_closing():
@@ -418,14 +459,6 @@ class _HeadRefusedError(Exception):
     def __init__(self, error: StokerError) -> None:
         super().__init__(error.message)
         self.error = error
-
-
-async def _no_receive() -> dict[str, Any]:
-    raise RuntimeError("the gateway reads bodies through its exchange")
-
-
-async def _no_send(message: dict[str, Any]) -> None:
-    raise RuntimeError(f"the gateway answers through its exchange, not by {message.get('type')}")
 
 
 def _malformed(why: str) -> StokerError:

@@ -60,7 +60,7 @@ class Relay:
         self._pool = pool
         self._exchange = exchange
         self._loop = asyncio.get_running_loop()
-        self._done: asyncio.Future[bool] = self._loop.create_future()
+        self._done: asyncio.Future[bool] | _Called = _Called(self._loop, _nobody)
         self._connection: EngineConnection | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._guard: StreamGuard | None = None
@@ -77,30 +77,64 @@ class Relay:
         self._was_reused = self._repeated = False
         self.end = End.ENGINE_BROKE
 
+    def begin(self, over: Callable[[], None]) -> bool:
+        """As `run`, without a task; False, and nothing done, if no connection is free. ``over`` is called at the end.
+
+        Then `outcome` is True where `run` returns, what it raises where it raises, and False if `run` has to go on.
+        """
+        connection = self._pool.take()
+        if connection is None:
+            return False
+        self._done = _Called(self._loop, over)
+        self._attach()
+        self._was_reused = True
+        if not self._send(connection):
+            self._done.set_result(True)
+        return True
+
+    def outcome(self) -> bool | Exception:
+        assert isinstance(self._done, _Called)
+        assert self._done.value is not None
+        if self._done.value is not False:
+            self._detach()
+        return self._done.value
+
     async def run(self) -> None:
         """Returns when the answer was delivered or the client left; raises what the client has yet to be told."""
         exchange, pool = self._exchange, self._pool
-        exchange.on_gone = self._client_gone
-        exchange.on_write_paused, exchange.on_resume = self._pause, self._resume
-        pool.stops.add(self)
+        self._attach()
         try:
             if exchange.is_gone:
                 self.end = End.CLIENT_GONE
                 return
-            connection = pool.take()
+            connection = None if self._repeated else pool.take()
             self._was_reused = connection is not None
+            self._done = self._loop.create_future()
             if connection is None:
                 connection = await pool.connect()
             while self._send(connection) and not await self._done:
                 self._was_reused = False
                 self._done = self._loop.create_future()
                 connection = await pool.connect()
+        except asyncio.CancelledError:
+            self.end = End.CANCELLED
+            raise
         finally:
-            pool.stops.discard(self)
-            exchange.on_gone = exchange.on_write_paused = exchange.on_resume = None
-            if self._timer is not None:
-                self._timer.cancel()
-            self._drop_connection()
+            self._detach()
+
+    def _attach(self) -> None:
+        exchange = self._exchange
+        exchange.on_gone = self._client_gone
+        exchange.on_write_paused, exchange.on_resume = self._pause, self._resume
+        self._pool.stops.add(self)
+
+    def _detach(self) -> None:
+        exchange = self._exchange
+        self._pool.stops.discard(self)
+        exchange.on_gone = exchange.on_write_paused = exchange.on_resume = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._drop_connection()
 
     # -- the engine's side -----------------------------------------------------------------------------------------
     def answer_head(self, status: int, fields: Fields, length: int | None) -> None:
@@ -140,7 +174,11 @@ class Relay:
             self._mode = self._hold
 
     def answer_data(self, piece: bytes) -> None:
-        self._last_at = self._loop.time()
+        if self._last_at is None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._arm(self._pool.door.stream_idle_timeout_s)
+        self._last_at = self._pool.door.activity.last_byte_at = self._loop.time()
         if self._decoder is not None:
             try:
                 piece = self._decoder.feed(piece)
@@ -344,6 +382,32 @@ class Relay:
             self._last_at = self._loop.time()
         if self._connection is not None:
             self._connection.resume()
+
+
+def _nobody() -> None:
+    """Nobody waits for this."""
+
+
+class _Called:
+    """As much of a future as the relay needs, with one callback and no task behind it."""
+
+    __slots__ = ("_loop", "_over", "value")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, over: Callable[[], None]) -> None:
+        self._loop = loop
+        self._over = over
+        self.value: bool | Exception | None = None
+
+    def done(self) -> bool:
+        return self.value is not None
+
+    def set_result(self, value: bool) -> None:  # noqa: FBT001 - a future's signature
+        self.value = value
+        self._loop.call_soon(self._over)
+
+    def set_exception(self, error: Exception) -> None:
+        self.value = error
+        self._loop.call_soon(self._over)
 
 
 def _limit(code: ErrorCode, setting: str, value_s: float) -> StokerError:

@@ -50,6 +50,8 @@ _TABLE = {
     b"/v1/embeddings": PublicRoute(RouteKind.WORK, "/v1/embeddings", ("POST",)),
 }
 
+WORK_ROUTES = {target: route for target, route in _TABLE.items() if route.kind is RouteKind.WORK}
+
 
 def find_route(target: bytes) -> PublicRoute | None:
     """The route of a raw request target, None if no path is spelled like that."""

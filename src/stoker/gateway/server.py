@@ -14,6 +14,8 @@ from stoker.gateway.asgi import Gateway
 from stoker.gateway.protocol import GatewayProtocol
 
 BACKLOG = 2048
+_LOOK_S = 0.01
+_CUT_S = 1.0
 
 
 class GatewayServer:
@@ -32,9 +34,8 @@ class GatewayServer:
             date_header=False,
             proxy_headers=False,
             backlog=BACKLOG,
-            timeout_graceful_shutdown=max(1, int(drain_s)),
         )
-        self._server = _Quiet(config)
+        self._server = _Quiet(config, drain_s)
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
         """Serve until `stop`; requests under way have ``drain_s`` to end."""
@@ -50,15 +51,43 @@ class GatewayServer:
             await asyncio.sleep(0.005)
 
     def stop(self) -> None:
-        self._server.should_exit = True
+        self._server.stopping.set()
 
 
 class _Quiet(uvicorn.Server):
-    """Uvicorn's server without its hold on the process's signals, which are the daemon's."""
+    """Uvicorn's server without its ticking and without its hold on the process's signals, which are the daemon's."""
+
+    def __init__(self, config: uvicorn.Config, drain_s: float) -> None:
+        super().__init__(config)
+        self.drain_s = drain_s
+        self.stopping = asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def main_loop(self) -> None:
+        await self.stopping.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """No new connections; requests under way have ``drain_s`` to end, then they are cut."""
+        for server in self.servers:
+            server.close()
+        for line in sockets or []:
+            line.close()
+        state = self.server_state
+        for connection in tuple(state.connections):
+            connection.shutdown()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.drain_s
+        while (state.connections or state.tasks) and loop.time() < end:  # noqa: ASYNC110 -- as above
+            await asyncio.sleep(_LOOK_S)
+        for task in tuple(state.tasks):
+            task.cancel()
+        for connection in tuple(state.connections):
+            connection.transport.abort()
+        if state.tasks:
+            await asyncio.wait(tuple(state.tasks), timeout=_CUT_S)
 
 
 def bind_tcp(host: str, port: int) -> socket.socket:
