@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -227,6 +228,23 @@ def test_a_listener_is_ours_foreign_or_not_there() -> None:
         assert listeners.owned(endpoint, []) is False
         assert listeners.holder(endpoint.port).startswith(f"pid {os.getpid()} (")
     assert listeners.holder(endpoint.port) == ""
+
+
+def test_members_are_looked_up_only_until_every_socket_is_found() -> None:
+    asked: list[int] = []
+    nobody = 2**22 + 1
+
+    def pids(*numbers: int) -> Iterator[int]:
+        for number in numbers:
+            asked.append(number)
+            yield number
+
+    assert listeners.owned(Endpoint(port=1), pids(os.getpid())) is None
+    assert asked == []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = Endpoint(port=server.getsockname()[1])
+        assert listeners.owned(endpoint, pids(nobody, os.getpid(), nobody)) is True
+        assert asked == [nobody, os.getpid()]
 
 
 def test_sockets_of_a_member_that_hides_them_are_left_to_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
