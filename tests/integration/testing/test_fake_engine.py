@@ -154,14 +154,11 @@ def llama(start: Start) -> Start:
 # the start
 
 
-def test_it_is_ready_within_150_ms_of_its_start(start: Start) -> None:
-    took_ms = []
-    for _ in range(5):
-        began = time.monotonic()
-        running = start().wait_ready()
-        took_ms.append((running.record("ready")[0]["at"] - began) * 1000)
-        running.process.kill()
-    assert min(took_ms) <= 150  # the best of five speaks of the program, the others of the machine
+def test_it_says_when_it_is_ready_and_then_is(start: Start) -> None:
+    running = start().wait_ready()
+    (record,) = running.record("ready")
+    assert record["at"] > 0
+    assert running.chat()[0] == 200
 
 
 def test_every_option_is_also_a_variable_and_the_argument_wins(start: Start) -> None:
