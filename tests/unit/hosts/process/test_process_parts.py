@@ -10,8 +10,8 @@ import socket
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
