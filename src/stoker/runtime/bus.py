@@ -7,7 +7,7 @@ kernel nor another subscriber. Replay, filter and live part join without loss or
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import anyio
@@ -55,7 +55,7 @@ class Bus:
 
     async def subscribe(
         self, *, last_event_id: str | None, topics: frozenset[str] | None
-    ) -> AsyncIterator[Mapping[str, Any]]:
+    ) -> AsyncGenerator[Mapping[str, Any], None]:
         """Events as flat mappings, beginning as C-14 says: a snapshot, the missed ones, or a gap and a snapshot.
 
         Raises:

@@ -7,6 +7,7 @@ of its own and decides nothing.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -268,10 +269,12 @@ class Runtime:
         view = self.operation(operation_id)
         if view.ended_at is not None or timeout_s <= 0:
             return view
+        events = self.bus.subscribe(last_event_id=self.bus.last_id, topics=frozenset({"operation"}))
         with anyio.move_on_after(timeout_s):
-            async for event in self.bus.subscribe(last_event_id=self.bus.last_id, topics=frozenset({"operation"})):
-                if event.get("operation_id") == operation_id and event["event"] == "operation.finished":
-                    break
+            async with aclosing(events):  # its seat is free again at once, not when it is collected
+                async for event in events:
+                    if event.get("operation_id") == operation_id and event["event"] == "operation.finished":
+                        break
         return self.operation(operation_id)
 
     def cancel_ticket(self, ticket_or_request: str) -> TicketId:
