@@ -71,7 +71,7 @@ def exit_facts(ended: host.Exit) -> ExitFacts:
 
 
 class LoadWatch:
-    """Watches one load: reads the log, probes, and keeps the two deadlines of S-102."""
+    """Watches one load: reads the log, probes, and keeps the two deadlines of S-102, counted from ``began``."""
 
     def __init__(
         self,
@@ -82,6 +82,7 @@ class LoadWatch:
         endpoint: host.Endpoint,
         around: Around,
         tail: deque[str],
+        began: float,
     ) -> None:
         prospect = assignment.prospect
         assert prospect is not None
@@ -95,10 +96,10 @@ class LoadWatch:
         self.seen = Seen(stage=Stage.LOADING_WEIGHTS)
         self._cursor = 0
         self._forms: deque[str] = deque(maxlen=_NOTED_FORMS)
-        self._began = around.now()
-        self._progressed = self._began
+        self._began = began
+        self._progressed: float | None = None
         self._reported = float("-inf")
-        self._entered = {Stage.LOADING_WEIGHTS: self._began}
+        self._entered = {Stage.LOADING_WEIGHTS: around.now()}
         self._reported_seen: Seen | None = None
         self._wake = anyio.Event()
         self._endpoint = endpoint
@@ -243,7 +244,9 @@ class LoadWatch:
 
     def _deadline(self) -> float:
         """The earlier of soft (allowance, or a stall after the last progress) and hard (the ceiling): S-102."""
-        soft = max(self._began + self._base_s, self._progressed + self._around.patience.load_stall_s)
+        soft = self._began + self._base_s
+        if self._progressed is not None:
+            soft = max(soft, self._progressed + self._around.patience.load_stall_s)
         return min(soft, self._began + self._ceiling_s)
 
     def _late(self, now: float) -> LoadTimedOut | None:
@@ -253,7 +256,7 @@ class LoadWatch:
         stalled = deadline < self._began + self._ceiling_s
         elapsed_s = now - self._began
         if stalled:
-            code, words = "load-stalled", f"showed no progress for {now - self._progressed:.0f} s"
+            code, words = "load-stalled", f"showed no progress for {now - (self._progressed or self._began):.0f} s"
         else:
             code, words = "load-timed-out", f"was not ready after {elapsed_s:.0f} s"
         failure = Failure(

@@ -30,7 +30,7 @@ class Reconciler:
         self.counts = {"adopted": 0, "reaped": 0, "forgotten": 0, "reported": 0}
 
     async def run(self, wall: float) -> None:
-        """Steps 2 to 4 of S-90, within 20 s; what was not reached stays a leftover and is worked on later."""
+        """Steps 2 to 4 of S-90, within 20 s and one call; what was not reached stays a leftover for later."""
         self._post(HoldsRead(await self._journal.holds(), wall))
         lives = await self._journal.open_lives()
         for life in lives:
@@ -40,8 +40,9 @@ class Reconciler:
             async with anyio.create_task_group() as tasks:
                 for life in lives:
                     tasks.start_soon(self._settle, life, wall, limiter)
-        await self._retry_residues()
-        await self._sweep()
+        with anyio.move_on_after(_CALL_S):
+            await self._retry_residues()
+            await self._sweep()
 
     async def _settle(self, life: OpenLife, wall: float, limiter: anyio.CapacityLimiter) -> None:
         async with limiter:

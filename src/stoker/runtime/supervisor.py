@@ -71,6 +71,7 @@ from stoker.runtime.uses import Upstreams
 
 _T2_S, _T3_S, _T4_S, _CLEAN_UP_S = 5.0, 2.0, 1.0, 60.0  # bounds of S-20
 _START_S, _STOP_EXTRA_S = 15.0, 20.0  # beyond the host's own limits of S-28
+_JOURNAL_S = 5.0  # how long an outcome waits for a journal that does not answer
 _INSPECT_EVERY_S = 1.0
 _GHOST_EVERY_S = 60.0
 
@@ -109,6 +110,7 @@ class Supervisor:
         self._unit: host.UnitIdentity | None = assignment.leftover
         self._endpoint: host.Endpoint | None = None
         self._load: LoadWatch | None = None
+        self._first_start: float | None = None
         self._done = False
         self._reason = ""
         self._row_open = assignment.prospect is None  # a leftover has its row already
@@ -244,6 +246,7 @@ class Supervisor:
         """Intent, act, outcome (S-85). Not cancelled once the intent is written: its unit may exist (T2)."""
         around, prepared = self._around, self._prepared
         assert prepared is not None
+        self._first_start = around.now() if self._first_start is None else self._first_start
         try:
             act = await around.journal.intend(self.generation, "start", around.clock.wall())
         except HostError as error:
@@ -268,10 +271,11 @@ class Supervisor:
 
     async def _written(self, write: Awaitable[None]) -> None:
         """An outcome that cannot be written does not undo the act: what is open stays "maybe running" (S-86)."""
-        try:
-            await write
-        except HostError as error:
-            self._tail.append(f"journal: {error.message}")
+        with anyio.move_on_after(_JOURNAL_S):
+            try:
+                await write
+            except HostError as error:
+                self._tail.append(f"journal: {error.message}")
 
     # -- watching --------------------------------------------------------------------------------------------------
 
@@ -317,9 +321,11 @@ class Supervisor:
         assert unit is not None
         assert self._endpoint is not None
         assert self._prepared is not None
+        assert self._first_start is not None
         self._load = LoadWatch(
-            assignment, self._plan(), self._prepared.plan, unit, self._endpoint, self._around, self._tail
-        )
+            assignment, self._plan(), self._prepared.plan, unit, self._endpoint, self._around, self._tail,
+            self._first_start,
+        )  # fmt: skip
         ready = await self._load.run()
         if ready is None:
             return
@@ -363,20 +369,15 @@ class Supervisor:
     async def _stop(self, grace_s: float | None) -> None:
         """Intent, stop, and the confirmed outcome written before it is told (T6, T7). Never depends on the journal."""
         around = self._around
-        if self._unit is None:
-            life_dir = self.assignment.life_dir or around.folders.life_dir(self.generation)
-            self._unit = await around.units.recover(self.generation, life_dir)
-        unit = self._known_unit()
-        act: int | None = None
-        try:
-            act = await around.journal.intend(self.generation, "stop", around.clock.wall())
-        except HostError as error:
-            self._tail.append(f"journal: {error.message}")
+        act = await self._stop_intended()
         if grace_s is None:
             grace_s = self._prepared.plan.stop_grace_s if self._prepared is not None else 5.0
         answer: host.StopAnswer = host.Unconfirmed(host.UnconfirmedCause.NO_ANSWER, "the host did not answer")
         with anyio.move_on_after(grace_s + _STOP_EXTRA_S):
-            answer = await around.units.stop(unit, grace_s)
+            if self._unit is None:
+                life_dir = self.assignment.life_dir or around.folders.life_dir(self.generation)
+                self._unit = await around.units.recover(self.generation, life_dir)
+            answer = await around.units.stop(self._known_unit(), grace_s)
         wall = around.clock.wall()
         match answer:
             case host.Confirmed(exit=ended, by=by):
@@ -390,6 +391,15 @@ class Supervisor:
                     await self._written(around.journal.outcome(act, f"unconfirmed:{cause}", wall))
                 await self._written(around.journal.write_phase(self.generation, "stop-unconfirmed"))
                 around.post(StopUnconfirmed(self.generation, str(cause), detail, survivors))
+
+    async def _stop_intended(self) -> int | None:
+        """The intent of a stop; a journal that refuses it, or does not answer, keeps no stop from going on (S-86)."""
+        with anyio.move_on_after(_JOURNAL_S):
+            try:
+                return await self._around.journal.intend(self.generation, "stop", self._around.clock.wall())
+            except HostError as error:
+                self._tail.append(f"journal: {error.message}")
+        return None
 
     async def _haunt(self) -> None:
         """A released unit stays on the books as a ghost and is stopped again until it is gone (S-32)."""
@@ -413,10 +423,11 @@ class Supervisor:
             await self._written(
                 around.journal.end_session(self.generation, self._reason, "absent", around.clock.wall())
             )
+        answer: host.RemoveAnswer = host.Kept(f"no answer within {_CLEAN_UP_S:.0f} s")
         with anyio.move_on_after(_CLEAN_UP_S):
             answer = await around.units.remove(self._known_unit())
-            if isinstance(answer, host.Kept):
-                await self._leave_residue(CleanUp(self.generation), answer.cause)
+        if isinstance(answer, host.Kept):
+            await self._leave_residue(CleanUp(self.generation), answer.cause)
 
     async def _leave_residue(self, effect: Effect, cause: object) -> None:
         around = self._around
