@@ -12,7 +12,7 @@ from collections.abc import Callable
 from stoker.domain.queueing import Entry, accepts, retry_after_s
 from stoker.domain.restart import Held, after_answer, may_start
 from stoker.domain.routing import Candidate, route
-from stoker.domain.session import Cancel, InFlightZero, Liveness, Phase, Reason
+from stoker.domain.session import Cancel, InFlightZero, Liveness, Phase, Reason, Stop
 from stoker.errors import ErrorCode, StokerError, error_for
 from stoker.ids import TicketId
 from stoker.runtime.machine import Machine
@@ -266,6 +266,9 @@ class Intake:
             if deployment is not None and deployment.queue:
                 self.grant_waiting(deployment)
             if not session.in_flight:
+                if session.state.liveness is Liveness.DEGRADED:  # its work was all that kept it (S-110)
+                    self._machine.feed(session, Stop(session.generation, Reason.HUNG, mode="now"))
+                    return
                 self.arm_idle(session)
                 if state.waiting or session.earmarked_for is not None:
                     state.stale_plan = True
@@ -377,7 +380,7 @@ class Intake:
             return
         if self._machine.limits.abandoned_load == "cancel":
             for session in self._state.of(deployment):
-                if session.phase in LOADING:
+                if session.phase in LOADING and not session.operations:  # an explicit load is a standing want
                     self._machine.feed(session, Cancel(session.generation, Reason.ABANDONED, by="abandoned"))
 
 

@@ -34,10 +34,11 @@ from stoker.domain.session import (
     Stop,
 )  # fmt: skip
 from stoker.errors import ErrorCode, error_for
-from stoker.ids import Generation, unit_name
+from stoker.ids import Generation, PoolId, unit_name
 from stoker.ports.clock import Clock
 from stoker.ports.journal import Hold
 from stoker.runtime import inputs
+from stoker.runtime.changes import take_over
 from stoker.runtime.intake import Intake, crash_loop_held, shutting_down
 from stoker.runtime.machine import Machine, deployment_of, failure_error
 from stoker.runtime.orders import Orders
@@ -114,6 +115,8 @@ class Kernel:
             if not self.state.stale_plan:
                 return
             self.state.stale_plan = False
+            for deployment in [deployment for deployment in self.state.deployments.values() if deployment.wants]:
+                self.orders.meet_wants(deployment)
             for name in sorted({ticket.deployment for ticket in self.state.waiting.values()}):
                 self.intake.grant_waiting(self.state.deployments[name])
             self.room.plan()
@@ -330,6 +333,8 @@ class Kernel:
         error = error_for(ErrorCode.LOAD_CANCELLED, f"The load of {session.state.deployment} was cancelled ({reason}).")
         if reason is Reason.SHUTDOWN:
             error = shutting_down()
+        if reason is Reason.SUPERSEDED:
+            self.orders.move_on(session)
         self.orders.finish_all(session, frozenset({"load"}), error, cancelled=True)
         if deployment is not None and reason not in {Reason.SUPERSEDED, Reason.ABANDONED, Reason.CONFIG_CHANGED}:
             self._end_waiters(deployment, session, error)
@@ -415,13 +420,18 @@ class Kernel:
             return
         deployment.resolving = False
         self.state.stale_plan = True
-        if deployment.spec is not seen.spec:  # changed meanwhile: asked for again by the next pass
+        if deployment.spec is not seen.spec:  # changed meanwhile: asked for again
+            if deployment.changing:
+                self.orders.prove(deployment)
             return
         changed = deployment.prospect is not None and deployment.prospect.load_key != seen.prospect.load_key
         if changed:
             for index in deployment.replicas:
                 self.orders.lift(deployment, index, by="settings")
-        deployment.prospect, deployment.prospect_fresh = seen.prospect, True
+        deployment.prospect, deployment.changing = seen.prospect, False
+        take_over(self.machine, deployment)
+        lives = self.state.of(deployment)
+        deployment.prospect_fresh = not any(s.phase in LIVE and s.load_key == seen.prospect.load_key for s in lives)
 
     def _unresolved(self, seen: inputs.Unresolved) -> None:
         """No model, engine or valid settings: whoever waits gets the reason, and nothing was touched (S-13)."""
@@ -429,15 +439,20 @@ class Kernel:
         if deployment is None:
             return
         deployment.resolving = False
+        self.state.stale_plan = True
         if deployment.spec is not seen.spec:
-            self.state.stale_plan = True
+            if deployment.changing:
+                self.orders.prove(deployment)
             return
+        deployment.changing = False
         deployment.problem = seen.error
-        self.intake.refuse_waiting(deployment, seen.error)
+        is_up = any(session.phase in LIVE for session in self.state.of(deployment))
+        if not is_up:
+            self.intake.refuse_waiting(deployment, seen.error)
         for want in list(deployment.wants):
             deployment.wants.remove(want)
             self.orders.on_want_failed(want, seen.error)
-        if deployment.spec.pinned:
+        if deployment.spec.pinned and not is_up:
             deployment.stopped_by_operator = True
             self.state.warnings.append(f"Pinned {deployment.name} is not up: {seen.error.message}")
 
@@ -458,15 +473,20 @@ class Kernel:
     # -- start and end of the daemon -------------------------------------------------------------------------------
 
     def _leftover_found(self, seen: inputs.LeftoverFound) -> None:
-        """A row that is not gone is a resident with its recorded reservation, before admission opens (S-90, S-94)."""
+        """A row that is not gone is a resident with its recorded reservation, before admission opens (S-90, S-94).
+
+        One that was given up by force is chased on, but holds nothing: its bytes have been promised to others.
+        """
         state, row, unit = self.state, seen.life.session, seen.life.unit
         generation = row.generation
-        state.ledger = state.ledger.adopt(generation, dict(row.reservation))  # type: ignore[arg-type]
+        is_given_up = any(act.verb == "force-release" for act in seen.life.acts)
+        reservation = {} if is_given_up else {PoolId(pool): amount for pool, amount in row.reservation.items()}
+        state.ledger = state.ledger.adopt(generation, reservation)
         step = lifecycle.leftover(
             generation=generation,
             deployment=row.deployment,  # type: ignore[arg-type]
             replica=row.replica,
-            reservation=dict(row.reservation),  # type: ignore[arg-type]
+            reservation=reservation,
             unit_kind=row.unit_kind,
             unit_id=unit_name(state.scope, generation),
             now=state.now,

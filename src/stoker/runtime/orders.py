@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from stoker.domain.deployments import DeploymentSpec
@@ -16,8 +16,8 @@ from stoker.domain.restart import lifted
 from stoker.domain.session import Cancel, ForceRelease, Phase, Reason, Stop
 from stoker.errors import ErrorCode, StokerError, error_for
 from stoker.ids import DeploymentName, Generation, OperationId
-from stoker.observability.scrub import SET, Scrubber
 from stoker.ports.journal import OperationRow
+from stoker.runtime.changes import settings_restart, spec_changes
 from stoker.runtime.inputs import (
     CancelOperation,
     DeleteDeployment,
@@ -32,14 +32,10 @@ from stoker.runtime.inputs import (
 )
 from stoker.runtime.intake import Intake, deployment_removed, shutting_down
 from stoker.runtime.machine import Machine, not_legal
-from stoker.runtime.outbox import WriteHold, WriteOperation
+from stoker.runtime.outbox import Resolve, WriteHold, WriteOperation
 from stoker.runtime.room import unconfirmed
 from stoker.runtime.state import LIVE, LOADING, Deployment, Operation, Session, Want
 
-# Keys whose change needs a new life (effect D of control section 7); the rest count at once.
-RESTART_KEYS = frozenset(
-    {"reference", "engine", "context_tokens", "slots", "settings", "engine_args", "env", "declared_bytes", "fixed_port"}
-)
 _KEPT_OPERATIONS = 1000
 
 
@@ -165,30 +161,60 @@ class Orders:
         for index in {order.replica or 0, *deployment.replicas}:
             if order.replica in {None, index}:
                 self.lift(deployment, index, by="load")
-        for session in self._state.of(deployment):
-            if order.replica not in {None, session.state.replica} or session.earmarked_for is not None:
-                continue
-            if session.phase is Phase.READY:
-                operation.result = {"generation": session.generation, "was": "ready"}
-                self.finish(operation)
-                return operation
-            if session.phase in LOADING:
-                operation.result = {"generation": session.generation, "was": "loading"}
-                session.operations.append(operation.operation_id)
-                return operation
         until = self._state.now + self._machine.limits.claim_wait_s
-        want = Want(self._state.now, order.replica, operation.operation_id, until, order.load_timeout_s)
+        want = Want(
+            self._state.now, order.replica, operation.operation_id, until, order.load_timeout_s, bool(order.settings)
+        )
         deployment.wants.append(want)
+        self.meet_wants(deployment)
         self._state.alarms.at(until)
         self._state.stale_plan = True
         return operation
+
+    def meet_wants(self, deployment: Deployment) -> None:
+        """Explicit loads that a life fulfils already: ready ones are over, those under way are joined (S-12).
+
+        A life that is closed for another deployment's sake fulfils none, nor does one whose settings are changing.
+        """
+        if deployment.changing:
+            return
+        open_ones = [s for s in self._state.of(deployment) if s.phase in LIVE and s.earmarked_for is None]
+        for want in list(deployment.wants):
+            fitting = [s for s in open_ones if want.replica in {None, s.state.replica}]
+            if not fitting:
+                continue
+            deployment.wants.remove(want)
+            session = min(fitting, key=lambda s: s.phase is not Phase.READY)
+            operation = self._state.operations.get(want.operation) if want.operation is not None else None
+            if operation is None:
+                continue
+            was = "ready" if session.phase is Phase.READY else "loading"
+            operation.result = {"generation": session.generation, "was": was}
+            if session.phase is Phase.READY:
+                self.finish(operation)
+            else:
+                session.operations.append(operation.operation_id)
+                operation.asked_settings = want.asked_settings
+
+    def move_on(self, session: Session) -> None:
+        """Whoever only wants the model moves to the next load; who asked for the old settings is told so (S-12)."""
+        state, name = self._state, session.state.deployment
+        deployment = state.deployments.get(name)
+        error = error_for(ErrorCode.LOAD_SUPERSEDED, f"The load of {name} gave way to one with other settings.")
+        for operation_id in [o for o in session.operations if state.operations[o].kind == "load"]:
+            session.operations.remove(operation_id)
+            operation = state.operations[operation_id]
+            if operation.asked_settings or deployment is None or session.state.replica >= deployment.spec.replicas:
+                self.finish(operation, error=error)
+            else:
+                until = state.now + self._machine.limits.claim_wait_s
+                deployment.wants.append(Want(state.now, session.state.replica, operation_id, until))
+                state.alarms.at(until)
 
     def expire_wants(self) -> None:
         """An explicit load that found no room within its bound fails and says what it waited for (S-5)."""
         for deployment in self._state.deployments.values():
             for want in [want for want in deployment.wants if want.until <= self._state.now]:
-                if any(session.phase in LIVE for session in self._state.of(deployment)):
-                    continue
                 deployment.wants.remove(want)
                 waited_s = self._state.now - want.since
                 self.on_want_failed(
@@ -327,7 +353,9 @@ class Orders:
         if deployment is not None and deployment.removing is not None:
             raise deployment_removed(deployment)
         self._check_names(spec)
-        changes = spec_changes(deployment.spec if deployment else None, spec)
+        changes = spec_changes(
+            deployment.spec if deployment else None, spec, settings_restart=settings_restart(deployment, spec)
+        )
         needs_restart = deployment is not None and any(change["effect"] == "D" for change in changes)
         restarts = (
             [s.generation for s in state.of(deployment) if s.phase in LIVE] if deployment and needs_restart else []
@@ -343,7 +371,7 @@ class Orders:
             )
         elif changes:
             deployment.revision += 1
-            self._adopt(deployment, spec, restarts, loads_anew=needs_restart)
+            self._adopt(deployment, spec, loads_anew=needs_restart)
             self._machine.announce(
                 "deployment.changed", deployment=spec.name, revision=deployment.revision, origin=spec.origin,
                 changes=changes, restarts=restarts,
@@ -353,33 +381,40 @@ class Orders:
         state.stale_plan = True
         return answer
 
-    def _adopt(
-        self, deployment: Deployment, spec: DeploymentSpec, restarts: list[Generation], *, loads_anew: bool
-    ) -> None:
-        """Changed settings reach running lives: request settings at once, the others by a drain (S-12).
+    def _adopt(self, deployment: Deployment, spec: DeploymentSpec, *, loads_anew: bool) -> None:
+        """Changed keys reach running lives at once; changed settings once they are known to be right (S-12, S-13).
 
         ``loads_anew``: the load key changes, which also gives a replica without a life its starts back (S-113).
         """
+        sessions = self._state.of(deployment)
+        has_other_settings = loads_anew or spec.settings != deployment.spec.settings
         deployment.spec = spec
-        if loads_anew:
+        deployment.prospect_fresh = False
+        if has_other_settings and any(session.phase in LIVE for session in sessions):
+            self.prove(deployment)
+        elif loads_anew:
             deployment.prospect = None
             for index in deployment.replicas:
                 self.lift(deployment, index, by="settings")
-        deployment.prospect_fresh = False
-        for session in self._state.of(deployment):
+        for session in sessions:
             session.keep_alive_s, session.pinned = spec.keep_alive_s, spec.pinned
             if session.phase is Phase.READY and session.accepted is not None:
                 session.width = spec.max_in_flight or session.accepted.width
-            surplus = session.state.replica >= max(1, spec.replicas)
-            if session.generation in restarts or surplus:
-                reason = Reason.SCALED_IN if surplus else Reason.CONFIG_CHANGED
-                stop = Stop(session.generation, reason, drain_s=self._machine.limits.drain_change_s)
+            if session.state.replica >= max(1, spec.replicas):
                 if session.phase in LOADING:
                     self._machine.feed(session, Cancel(session.generation, Reason.SUPERSEDED, by="superseded"))
                 elif session.phase is Phase.READY:
-                    self._machine.feed(session, stop)
+                    drain_s = self._machine.limits.drain_change_s
+                    self._machine.feed(session, Stop(session.generation, Reason.SCALED_IN, drain_s=drain_s))
             self._intake.arm_idle(session)
         self._intake.grant_waiting(deployment)
+
+    def prove(self, deployment: Deployment) -> None:
+        """Resolve changed settings beside what runs; until that is done no load is met by it."""
+        deployment.changing = True
+        if not deployment.resolving:
+            deployment.resolving = True
+            self._machine.send(Resolve(deployment.spec))
 
     def _check_names(self, spec: DeploymentSpec) -> None:
         for name in (spec.name, *spec.aliases):
@@ -411,6 +446,9 @@ class Orders:
         operation = self._open("remove", deployment.name, order.by)
         deployment.removing = operation.operation_id
         self._intake.refuse_waiting(deployment, deployment_removed(deployment))
+        for want in list(deployment.wants):
+            deployment.wants.remove(want)
+            self.on_want_failed(want, deployment_removed(deployment))
         sessions = self._state.of(deployment)
         operation.pending = {session.generation for session in sessions}
         for session in sessions:
@@ -449,38 +487,6 @@ class Orders:
 
     def on_stop_unconfirmed(self, session: Session) -> None:
         self.finish_all(session, frozenset({"unload", "stop", "remove"}), unconfirmed(session))
-
-
-def spec_changes(old: DeploymentSpec | None, new: DeploymentSpec) -> list[dict[str, Any]]:
-    """What differs, key by key, with the effect of each change (C-26)."""
-    changes = []
-    for entry in fields(DeploymentSpec):
-        before = getattr(old, entry.name) if old is not None else None
-        after = getattr(new, entry.name)
-        if entry.name in {"name", "origin"} or before == after or (old is None and after == entry.default):
-            continue
-        changes.append(
-            {
-                "key": f'models."{new.name}".{entry.name}',
-                "old": _shown(entry.name, before),
-                "new": _shown(entry.name, after),
-                "origin": new.origin,
-                "effect": "D" if entry.name in RESTART_KEYS else "L",
-                "subjects": [new.name],
-            }
-        )
-    return changes
-
-
-def _shown(key: str, value: Any) -> Any:
-    """Values as JSON; environment values may be secrets and show as set (C-46)."""
-    if key == "env" and isinstance(value, Mapping):
-        return dict.fromkeys(value, SET)
-    if key == "engine_args" and value:
-        return list(Scrubber().argv(value))
-    if isinstance(value, tuple):
-        return list(value)
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 def operation_fields(operation: Operation) -> dict[str, Any]:

@@ -73,10 +73,8 @@ class Room:
         sessions = self._state.of(deployment)
         live = [session for session in sessions if session.phase in LIVE]
         taken = {session.state.replica for session in sessions}
-        for want in deployment.wants:
-            index = want.replica if want.replica is not None else _lowest_free(taken)
-            if index not in taken:
-                return Contender(deployment, index, want.since, "load", want)
+        if (want := self._open_want(deployment, sessions)) is not None:
+            return Contender(deployment, want.replica or 0, want.since, "load", want)
         head = deployment.queue.head()
         if head is not None:
             if not live:
@@ -89,6 +87,27 @@ class Room:
             return None
         if deployment.spec.pinned and not deployment.stopped_by_operator and not sessions:
             return Contender(deployment, 0, deployment.created_at, "pin")
+        return None
+
+    def _open_want(self, deployment: Deployment, sessions: list[Session]) -> Want | None:
+        """The first explicit load that nothing stands in the way of: never a second copy beside one that ends.
+
+        What is not proven gone is tried once more, and then its load is told so (S-13, check 5).
+        """
+        if deployment.changing:
+            return None
+        for want in list(deployment.wants):
+            before_it = [s for s in sessions if want.replica in {None, s.state.replica}]
+            if not before_it:
+                return want
+            for session in before_it:
+                if session.phase is not Phase.STOP_UNCONFIRMED:
+                    continue
+                if session.last_forced_retry < want.since:
+                    self._retry_stop(session)
+                elif want in deployment.wants:
+                    deployment.wants.remove(want)
+                    self.on_want_failed(want, unconfirmed(session))
         return None
 
     def _ends_first(self, deployment: Deployment, sessions: list[Session], asked_at: float) -> bool:
@@ -284,6 +303,7 @@ class Room:
             deployment.wants.remove(contender.want)
             if contender.want.operation is not None:
                 session.operations.append(contender.want.operation)
+                state.operations[contender.want.operation].asked_settings = contender.want.asked_settings
         self._machine.send(
             Spawn(
                 Assignment(
@@ -365,6 +385,7 @@ class Room:
             deployment = self._state.deployments.get(session.state.deployment)
             if deployment is not None:
                 self._intake.grant_waiting(deployment)
+                self._state.stale_plan = self._state.stale_plan or bool(deployment.wants)
             self._intake.arm_idle(session)
 
     def _retry_stop(self, session: Session) -> None:

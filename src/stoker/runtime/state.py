@@ -58,18 +58,25 @@ class Replica:
 
 @dataclass(slots=True, eq=False)
 class Want:
-    """A standing wish to have a replica up: an explicit load, a pin or a preload. ``until`` bounds the wait."""
+    """A standing wish to have a replica up: an explicit load, a pin or a preload. ``until`` bounds the wait.
+
+    ``asked_settings``: it was for settings of its own, so another load key does not fulfil it (S-12).
+    """
 
     since: float
     replica: int | None = None
     operation: OperationId | None = None
     until: float = math.inf
     load_timeout_s: float | None = None
+    asked_settings: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Deployment:
-    """Desired state and everything that hangs on the name."""
+    """Desired state and everything that hangs on the name.
+
+    ``changing``: it runs on settings that were changed, and the new ones are not known to be right yet.
+    """
 
     spec: DeploymentSpec
     created_at: float
@@ -78,6 +85,7 @@ class Deployment:
     prospect: Prospect | None = None
     prospect_fresh: bool = False
     resolving: bool = False
+    changing: bool = False
     problem: StokerError | None = None
     replicas: dict[int, Replica] = field(default_factory=dict)
     queue: Queue = field(default_factory=Queue)
@@ -181,6 +189,7 @@ class Operation:
     result: dict[str, Any] = field(default_factory=dict)
     pending: set[Generation] = field(default_factory=set)
     revision: int = 1
+    asked_settings: bool = False
 
     @property
     def is_over(self) -> bool:
