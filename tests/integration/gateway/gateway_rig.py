@@ -73,6 +73,7 @@ class ScriptedUses:
     ready: bool = True
     asked: list[Ticket] = field(default_factory=list)
     left: list[tuple[Ticket, End]] = field(default_factory=list)
+    requeued: list[Ticket] = field(default_factory=list)
     looked_up: list[str] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=lambda: {"nick": "m"})
     wire: Any = None
@@ -104,6 +105,12 @@ class ScriptedUses:
         ticket.door = replace(self.door, deployment=ticket.deployment, served_name=str(ticket.deployment))
         ticket.granted_at = asyncio.get_running_loop().time()
         ticket.wake(ticket)
+
+    def requeue(self, ticket: Ticket) -> None:
+        self.requeued.append(ticket)
+        ticket.state, ticket.door = TicketState.WAITING, None
+        if not self.hold:
+            self.grant(ticket)
 
     def refuse(self, ticket: Ticket, error: StokerError) -> None:
         ticket.state, ticket.error = TicketState.REFUSED, error

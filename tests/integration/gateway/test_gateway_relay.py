@@ -371,11 +371,11 @@ async def test_br_205_the_engines_own_loading_answer_is_never_seen(at: Bench) ->
 
     at.engine.script = script
     assert (await at.ask(chat())).body == b"{}"
-    assert len(at.uses.asked) == len(at.uses.left) == 2
+    assert len(at.uses.asked) == len(at.uses.requeued) == len(at.uses.left) == 1
     at.engine.script = loading
     got = await at.ask(chat())
     assert (got.status, got.code) == (502, "engine_failed")
-    assert len(at.uses.asked) == len(at.uses.left) == 4
+    assert len(at.uses.asked) == len(at.uses.requeued) == len(at.uses.left) == 2
 
 
 # -- time limits ---------------------------------------------------------------------------------------------------
