@@ -31,6 +31,7 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_FIELDS = 128
 HIGH_WATER_BYTES, LOW_WATER_BYTES = 64 << 10, 16 << 10
 LINGER_BYTES, LINGER_S = 1 << 20, 2.0
+MAX_PIPELINED = 16
 PROBE_AT_S = (0.0, 0.010, 0.025, 0.050)
 _CLOSE_WAIT = 8
 _TCP_INFO_BYTES = 8
@@ -65,7 +66,8 @@ class GatewayProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.gateway = cast("Application", config.app)
         self.exchange: Exchange | None = None  # the one whose body is being received
-        self.active: deque[Exchange] = deque()  # answered in order; the first one is being served
+        self.active: deque[Exchange] = deque()  # answered in order
+        self.serving: Exchange | None = None  # the first of them, unless the answers before it are still to be taken
         self.last_head: Head | None = None
         self.pending: Exchange | None = None  # its head came in the read that is being parsed
         self.known: KnownHead | None = None
@@ -78,6 +80,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.has_begun = False
         self.is_deaf = False  # nothing more is read as requests
         self.is_paused = False
+        self.is_held = False  # what comes next waits until the client has taken the answers before it
         self.last_refusal: StokerError | None = None
         self.linger_left: int | None = None
         self.touched_at = 0.0
@@ -115,6 +118,8 @@ class GatewayProtocol(HttpToolsProtocol):
         for exchange in tuple(self.active):
             exchange.intake.fail(_left_early())
             exchange.gone()
+            if exchange is not self.serving:
+                exchange.drop()
         self.flow.resume_writing()
         self.parser = None  # type: ignore[assignment]  # it holds this protocol; nothing is parsed any more
 
@@ -201,8 +206,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self.active:
-            self.active[0].set_paused(paused=True)
+        if self.serving is not None:
+            self.serving.set_paused(paused=True)
         self._arm_stall()
 
     def resume_writing(self) -> None:
@@ -210,8 +215,11 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.stall is not None:
             self.stall.cancel()
             self.stall = None
-        if self.active:
-            self.active[0].set_paused(paused=False)
+        if self.serving is not None:
+            self.serving.set_paused(paused=False)
+        elif self.is_held:
+            self.is_held = False
+            self._next()
 
     def shutdown(self) -> None:
         if not self.active:
@@ -263,7 +271,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.active.append(exchange)
         if len(self.active) == 1:
             self.pending = exchange  # served when the read is parsed: most often its body is there then
-        else:
+        elif len(self.active) > MAX_PIPELINED:  # not sooner: a client's leaving is seen only while it is read from
             self._pause()
 
     def on_body(self, body: bytes) -> None:
@@ -299,6 +307,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     # -- serving ---------------------------------------------------------------------------------------------------
     def _serve(self, exchange: Exchange) -> None:
+        self.serving = exchange
         rest = self.gateway.begin(exchange)
         if rest is not None:
             self.go_on(exchange, rest)
@@ -326,6 +335,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """The next request of this connection, or its end. Unread input is drained, so the answer arrives (R-57)."""
         self.server_state.total_requests += 1
         self.touched_at = self.loop.time()
+        self.serving = None
         if self.active and self.active[0] is exchange:
             self.active.popleft()
         if self.transport.is_closing():
@@ -334,12 +344,24 @@ class GatewayProtocol(HttpToolsProtocol):
             self._linger()
         elif not exchange.keep_alive:
             self.transport.close()
+        else:
+            self._next()
+
+    def _next(self) -> None:
+        """What comes after an answer, once the client has taken enough of it to leave room for another (R-68)."""
+        if self.flow.write_paused:
+            self.is_held = True
+            self._pause()
         elif self.active:
-            self._serve(self.active[0])
+            self.loop.call_soon(self._serve_first)  # not inside of the answer before: pipelines are longer than stacks
         elif self.last_refusal is not None:
             self._refuse(self.last_refusal)
         else:
             self._resume()
+
+    def _serve_first(self) -> None:
+        if self.active and self.serving is None and not self.transport.is_closing():
+            self._serve(self.active[0])
 
     def _refuse(self, error: StokerError) -> None:
         """A request that never became an exchange: answered after those before it, then closed."""
