@@ -75,7 +75,7 @@ class OpenAI:
         return "message" in inner
 
     def reading(self, peeked: Peeked) -> Reading:
-        return Reading(choices=peeked.choices, wants_usage=peeked.include_usage)
+        return Reading(choices=peeked.choices * _prompts(peeked), wants_usage=peeked.include_usage)
 
     def is_dull(self, data: bytes) -> bool:
         return (
@@ -201,6 +201,15 @@ def _is_tokens(peeked: Peeked, name: str) -> bool:
         return False
     value = peeked.value(name)
     return bool(value) and not isinstance(value[0], str)
+
+
+def _prompts(peeked: Peeked) -> int:
+    """How many prompts a completion has: each is answered by choices of its own."""
+    raw = peeked.members.get("prompt")
+    if raw is None or bytes(memoryview(raw)[:1]) != b"[":
+        return 1
+    value = peeked.value("prompt")
+    return len(value) if value and isinstance(value[0], str | list) else 1
 
 
 def _format_ask(value: Any) -> dict[str, str]:
