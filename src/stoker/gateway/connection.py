@@ -13,6 +13,7 @@ from typing import Protocol
 import httptools
 
 from stoker.gateway.heads import Fields, is_volatile
+from stoker.gateway.knownhead import KnownHead, one_chunk, read_known_head
 from stoker.gateway.peek import Buffer
 
 MAX_HEAD_BYTES = 64 << 10
@@ -43,8 +44,9 @@ class EngineConnection(asyncio.Protocol):
     """``requests`` counts those sent; ``idle_since`` is loop time since when nothing is under way."""
 
     __slots__ = (
-        "_body", "_closes", "_head_bytes", "_in_body", "_loop", "_parser", "_until_close", "_write_paused", "fields",
-        "had_bytes", "idle_since", "is_closed", "lost", "requests", "sink", "transport",
+        "_between_chunks", "_body", "_chunk_open", "_closes", "_head_bytes", "_in_body", "_known", "_known_status",
+        "_length", "_loop", "_parser", "_until_close", "_write_paused", "fields", "had_bytes", "idle_since",
+        "is_closed", "lost", "requests", "returned", "sink", "transport",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -64,6 +66,11 @@ class EngineConnection(asyncio.Protocol):
         self._closes = False
         self._until_close = False
         self._head_bytes = 0
+        self._length: int | None = None  # None: chunked, or up to the end of the connection
+        self._chunk_open = self._between_chunks = False
+        self._known: KnownHead | None = None
+        self._known_status = 0
+        self.returned: bytes | None = None  # what a client gets of ``fields``: kept as long as they stay
 
     def send(self, head: bytes, body: list[Buffer], sink: Sink) -> None:
         """Send one request; ``body`` is sent as fast as the engine reads."""
@@ -71,6 +78,7 @@ class EngineConnection(asyncio.Protocol):
         self.sink = sink
         self.requests += 1
         self.had_bytes = self._in_body = self._closes = self._until_close = False
+        self._between_chunks = False
         self._head_bytes = 0
         if len(body) == 1 and len(body[0]) <= SEND_BYTES:
             self.transport.write(head + body[0])
@@ -114,6 +122,18 @@ class EngineConnection(asyncio.Protocol):
             self.abort()
             return
         self.had_bytes = True
+        is_first = not self._in_body and not self._head_bytes
+        if self._between_chunks:
+            piece = one_chunk(data)
+            if piece is not None:
+                sink.answer_data(piece)
+                sink.read_done()
+                return
+        elif is_first and self._known is not None:
+            body_start = self._known.body_start(data)
+            if body_start:
+                self._take_known(sink, data[body_start:])
+                return
         if not self._in_body:
             self._head_bytes += len(data)
         try:
@@ -124,6 +144,23 @@ class EngineConnection(asyncio.Protocol):
         if not self._in_body and self._head_bytes > MAX_HEAD_BYTES and self.sink is sink:
             self._break("unreadable")
             return
+        if self._in_body:
+            self._between_chunks = (
+                self._length is None and not self._until_close and not self._chunk_open and data.endswith(b"\r\n")
+            )
+        elif is_first and self._length is not None and self.sink is None and self.is_reusable():
+            self._known, self._known_status = read_known_head(data, self._length), self._parser.get_status_code()
+        sink.read_done()
+
+    def _take_known(self, sink: Sink, body: bytes) -> None:
+        """A whole answer with the head of the last one."""
+        sink.answer_head(self._known_status, self.fields, len(body))
+        if body and self.sink is sink:
+            sink.answer_data(body)
+        if self.sink is sink:
+            self.sink = None
+            self.idle_since = self._loop.time()
+            sink.answer_ended()
         sink.read_done()
 
     def eof_received(self) -> bool:
@@ -153,6 +190,10 @@ class EngineConnection(asyncio.Protocol):
     # -- the parser ------------------------------------------------------------------------------------------------
     def on_message_begin(self) -> None:
         self.fields = []
+        self._known = self.returned = None
+        self._chunk_open = False
+        if self.sink is None:  # more than the answer: nothing of it may be taken for the next one's
+            self.abort()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -175,12 +216,19 @@ class EngineConnection(asyncio.Protocol):
                 chunked = True
         self._closes = not self._parser.should_keep_alive()
         self._until_close = length is None and not chunked and status not in {204, 304}
+        self._length = None if chunked else length
         if self.sink is not None:
             self.sink.answer_head(status, self.fields, None if chunked else length)
 
     def on_body(self, piece: bytes) -> None:
         if self.sink is not None:
             self.sink.answer_data(piece)
+
+    def on_chunk_header(self) -> None:
+        self._chunk_open = True
+
+    def on_chunk_complete(self) -> None:
+        self._chunk_open = False
 
     def on_message_complete(self) -> None:
         if not self._in_body:

@@ -1,7 +1,8 @@
-"""Heads seen before: a message whose head is the last one's, byte for byte but for its length, is not parsed again.
+"""What need not be parsed again: a head that is the last one's byte for byte, and a read that is exactly one chunk.
 
 Both ends of a kept connection repeat themselves. What a parser said of a head holds for the same bytes; only the digits
-of ``Content-Length`` may differ, and only a message that lies whole in one read is taken here. All else is the parser's.
+of ``Content-Length`` may differ, and only a message that lies whole in one read is taken here. The parser stands at the
+same place before and after what is taken past it; everything else is the parser's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*\r\n", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*(?=\r\n)", re.IGNORECASE)
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
+
+
+def one_chunk(data: bytes) -> bytes | None:
+    """What is in the chunk, if ``data`` is one whole chunk that is not the last, and nothing else."""
+    found = _CHUNK.match(data)
+    if found is None:
+        return None
+    start, size = found.end(), int(found.group(1), 16)
+    if not size or start + size + 2 != len(data) or not data.endswith(b"\r\n"):
+        return None
+    return data[start:-2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -79,6 +80,9 @@ class DecodedMembers(Mapping[str, Any]):
             raise KeyError(name)
         return self._peeked.value(name)
 
+    def get(self, name: str, default: Any = None) -> Any:  # asked for often, and mostly in vain
+        return self._peeked.value(name) if name in self._peeked.members else default
+
     def __contains__(self, name: object) -> bool:
         return name in self._peeked.members
 
@@ -124,8 +128,10 @@ def refuse_repeats(body: Buffer, members: Mapping[str, Raw], names: tuple[str, .
     """
     if isinstance(body, bytes) and b"\\u" not in body:
         for name in names:
-            if name in members and _occurs_again(body, b'"%b"' % name.encode()):
-                break
+            if name in members:
+                quoted = _quoted(name)
+                if body.find(quoted, body.find(quoted) + 1) >= 0:
+                    break
         else:
             return
     seen: set[str] = set()
@@ -206,8 +212,9 @@ def _closing_brace(body: Buffer) -> int:
     return position
 
 
-def _occurs_again(body: bytes, quoted: bytes) -> bool:
-    return body.find(quoted, body.find(quoted) + 1) >= 0
+@lru_cache(256)
+def _quoted(name: str) -> bytes:
+    return b'"%b"' % name.encode()
 
 
 def _value_end(body: Buffer, start: int, raw: Raw | None) -> tuple[int, re.Match[bytes] | None]:

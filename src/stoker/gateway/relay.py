@@ -135,6 +135,7 @@ class Relay:
         if self._timer is not None:
             self._timer.cancel()
         self._drop_connection()
+        self._mode = _dropped  # a method of its own would keep it until the garbage is collected
 
     # -- the engine's side -----------------------------------------------------------------------------------------
     def answer_head(self, status: int, fields: Fields, length: int | None) -> None:
@@ -161,7 +162,7 @@ class Relay:
             self._length = None
         work = self._work
         self._block = b"%bstoker-speaker: engine\r\n%b%b" % (
-            returned_block(fields, keep_encoding=self._decoder is None), id_line(work.request_id), work.block,
+            self._returned(fields), id_line(work.request_id), work.block,
         )  # fmt: skip
         if is_stream:
             self._guard = StreamGuard(work.dialect, work.dialect.reading(work.peeked))
@@ -172,6 +173,15 @@ class Relay:
             self._fail(_bad_answer("it is not the stream that was asked for"))
         else:
             self._mode = self._hold
+
+    def _returned(self, fields: Fields) -> bytes:
+        """What the client gets of the engine's fields; made once for fields that a connection repeats."""
+        connection = self._connection
+        if connection is None or self._decoder is not None:
+            return returned_block(fields, keep_encoding=False)
+        if connection.returned is None:
+            connection.returned = returned_block(fields, keep_encoding=True)
+        return connection.returned
 
     def answer_data(self, piece: bytes) -> None:
         if self._last_at is None:
@@ -384,6 +394,10 @@ class Relay:
             self._connection.resume()
 
 
+def _dropped(piece: bytes) -> None:
+    """Bytes that come when all is over."""
+
+
 def _nobody() -> None:
     """Nobody waits for this."""
 
@@ -401,13 +415,16 @@ class _Called:
     def done(self) -> bool:
         return self.value is not None
 
-    def set_result(self, value: bool) -> None:  # noqa: FBT001 - a future's signature
-        self.value = value
-        self._loop.call_soon(self._over)
+    def set_result(self, value: bool) -> None:
+        self._end(value)
 
     def set_exception(self, error: Exception) -> None:
-        self.value = error
-        self._loop.call_soon(self._over)
+        self._end(error)
+
+    def _end(self, value: bool | Exception) -> None:
+        self.value = value
+        over, self._over = self._over, _nobody
+        self._loop.call_soon(over)
 
 
 def _limit(code: ErrorCode, setting: str, value_s: float) -> StokerError:

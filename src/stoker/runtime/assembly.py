@@ -21,6 +21,7 @@ from stoker.ports.units import Units
 from stoker.ports.upstream import Probes
 from stoker.runtime.bus import Bus
 from stoker.runtime.census import Census
+from stoker.runtime.clocks import loop_clock
 from stoker.runtime.effects import Carrier
 from stoker.runtime.inputs import Limits
 from stoker.runtime.kernel import Kernel
@@ -89,7 +90,7 @@ def assemble(
     resolver = Resolver(
         ports.models, ports.adapters, ports.installations, lambda: state.hardware, choices.context_floor_tokens
     )
-    carrier = Carrier(kernel, bus, ports.journal, resolver, ports.threads, ports.upstreams, anyio.current_time)
+    carrier = Carrier(kernel, bus, ports.journal, resolver, ports.threads, ports.upstreams, loop_clock())
     rooms = Rooms(ports.devices, ports.threads, carrier.post, anyio.current_time)
     carrier.surroundings = Surroundings(
         scope, ports.units, ports.journal, ports.models, ports.probes, ports.threads, ports.upstreams, rooms,

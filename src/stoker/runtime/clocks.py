@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import random
 import secrets
 import time
+from collections.abc import Callable
+
+import anyio
+
+
+def loop_clock() -> Callable[[], float]:
+    """Loop time of the running event loop. As `anyio.current_time`, which looks for the loop at each call."""
+    try:
+        return asyncio.get_running_loop().time
+    except RuntimeError:
+        return anyio.current_time
 
 
 class SystemClock:

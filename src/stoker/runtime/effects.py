@@ -88,13 +88,14 @@ class Carrier:
         self._todo.extend(self.kernel.drain())
         if self._carrying:
             return
-        self._carrying = True
-        try:
-            while self._todo:
-                self._carry(self._todo.popleft())
-                self._todo.extend(self.kernel.drain())
-        finally:
-            self._carrying = False
+        if self._todo:
+            self._carrying = True
+            try:
+                while self._todo:
+                    self._carry(self._todo.popleft())
+                    self._todo.extend(self.kernel.drain())
+            finally:
+                self._carrying = False
         self._stepped.set()
         if self.kernel.next_alarm() < self._sleeping_until:
             self._alarm.set()

@@ -36,8 +36,7 @@ class Intake:
             StokerError: refused at the door; nothing is queued, loaded or counted as use.
         """
         state = self._state
-        deployment = self._admissible(ask)
-        sessions = state.of(deployment)
+        deployment, sessions = self._admissible(ask)
         self._asked += 1
         ticket = Ticket(
             TicketId(f"tkt_{state.instance}_{self._asked}"), ask, deployment.name, queued_at=state.now, wake=wake
@@ -51,20 +50,24 @@ class Intake:
         self._enqueue(ticket, deployment)
         return ticket
 
-    def _admissible(self, ask: Ask) -> Deployment:
+    def _admissible(self, ask: Ask) -> tuple[Deployment, list[Session]]:
         state = self._state
-        if state.phase == "starting":
+        if state.phase != "ready":
+            if state.phase == "stopping":
+                raise shutting_down()
             raise error_for(
                 ErrorCode.DAEMON_STARTING, "Stoker is starting.", remedy="Try again in a moment.", retry_after_s=1
             )
-        if state.phase == "stopping":
-            raise shutting_down()
         deployment = state.deployments.get(ask.deployment)
         if deployment is None:
             raise error_for(ErrorCode.MODEL_NOT_FOUND, f"There is no model named {ask.deployment!r}.")
         if deployment.removing is not None:
             raise deployment_removed(deployment)
-        if not any(session.phase in LIVE for session in state.of(deployment)):
+        sessions = state.of(deployment)
+        for session in sessions:
+            if session.state.phase in LIVE:
+                break
+        else:
             if not (ask.may_load and deployment.spec.load_on_demand):
                 raise error_for(
                     ErrorCode.NOT_LOADED,
@@ -73,7 +76,7 @@ class Intake:
                     retry_after_s=5,
                 )
             self._check_hold(deployment)
-        return deployment
+        return deployment, sessions
 
     def _check_hold(self, deployment: Deployment) -> None:
         replica = deployment.replica(0)

@@ -52,6 +52,8 @@ class Machine:
         self._outbox.append(instruction)
 
     def drain(self) -> list[Instruction]:
+        if not self._outbox:
+            return []
         taken, self._outbox = self._outbox, []
         return taken
 

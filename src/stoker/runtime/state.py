@@ -244,6 +244,9 @@ class KernelState:
 
     def of(self, deployment: Deployment) -> list[Session]:
         """The lives of a deployment that still hold memory, lowest replica first."""
+        if len(deployment.replicas) == 1:
+            for replica in deployment.replicas.values():
+                return [] if replica.generation is None else [self.sessions[replica.generation]]
         found = (
             self.sessions[replica.generation]
             for _, replica in sorted(deployment.replicas.items())
