@@ -35,7 +35,8 @@ class UnitPlan:
 
     ``argv`` and ``env`` may hold ``{port}``, replaced by the host at each port attempt. ``files`` are bare names to
     (text, secret) written 0600 into ``life_dir``. ``env`` is complete: nothing is inherited (S-46).
-    ``fixed_port`` is a port the user chose and that is never changed (S-44).
+    ``fixed_port`` is a port the user chose and that is never changed (S-44). ``secrets`` may stand in no stored line:
+    first the engine's token, if it has one, then those of the user.
     """
 
     scope: Scope

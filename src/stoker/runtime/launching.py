@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stoker.domain.context import LaunchPlan
 from stoker.errors import ErrorCode, error_for
 from stoker.ids import Generation, Scope, marker, unit_name
+from stoker.observability.scrub import SHORTEST, is_secret_name
 from stoker.ports.clock import Clock
 from stoker.ports.engines import Launch, Site
 from stoker.ports.units import Endpoint, UnitPlan
@@ -116,7 +117,7 @@ def make_plan(
         life_dir=life_dir,
         log_path=folders.log_path(generation),
         stop_grace_s=spec.stop_grace_s if spec.stop_grace_s is not None else launch.stop_grace_s,
-        secrets=tuple(secret for secret in (token,) if secret),
+        secrets=(*((token,) if token else ()), *_user_secrets(spec.env)),
         fixed_port=spec.fixed_port,
         port_range=folders.port_range,
         orphan_grace_s=folders.orphan_grace_s,
@@ -124,6 +125,11 @@ def make_plan(
         needs_port=launch.endpoint.socket is None,
     )
     return unit_plan, launch, token
+
+
+def _user_secrets(env: Mapping[str, str]) -> Iterator[str]:
+    """Values of the user's variables that say they are secrets: an engine may print them, its log may not (S-48)."""
+    return (value for name, value in env.items() if is_secret_name(name) and len(value) >= SHORTEST)
 
 
 def check_user_environment(env: Mapping[str, str]) -> None:

@@ -199,7 +199,7 @@ class LoadWatch:
                 bodies[path] = more.body
 
     async def _call(self, path: str, timeout_s: float) -> Reply | None:
-        token = next(iter(self._unit_plan.secrets), None)
+        token = None if self._adapter.traits.token == "none" else self._unit_plan.secrets[0]  # noqa: S105 - the word
         reply = await self._around.probes.call(self._endpoint, "GET", path, token=token, timeout_s=timeout_s)
         return reply if isinstance(reply, Reply) else None
 
