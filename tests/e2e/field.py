@@ -95,6 +95,7 @@ class FieldDaemon:
     prelude: str = ""
     own_engine: bool = True
     on_ports: bool = False
+    control_tcp: bool = False
     further: Mapping[str, str] = field(default_factory=dict)
     seen: list[bytes] = field(default_factory=list)
     running: Running = field(init=False)
@@ -105,9 +106,11 @@ class FieldDaemon:
         engine = f'[engines.llama-cpp]\npath = "{self.install()}"\n' if self.own_engine else ""
         config = f'{self.more}\n[pools.ram]\nbudget_bytes = "{self.room}MiB"\n{engine}'
         self.running = Running(self.home, config + self.models)
+        file = self.home / "config" / "config.toml"
         for section, keys in self.further.items():
-            file = self.home / "config" / "config.toml"
             file.write_text(file.read_text().replace(f"[{section}]\n", f"[{section}]\n{keys}\n", 1))
+        if self.control_tcp:
+            file.write_text(file.read_text().replace('tcp = ""', 'tcp = "127.0.0.1:0"', 1))
 
     def install(self) -> Path:
         """An executable that knows its own pid, notes older ones of its name that are alive, and becomes the engine."""
