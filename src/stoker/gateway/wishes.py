@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from stoker.errors import ErrorCode, StokerError, UsageError
 from stoker.gateway.heads import Head
 
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_DURATION = re.compile(
+    r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII
+)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
 _UNITS_S = (3600.0, 60.0, 1.0, 0.001)
 _LABEL_BYTES = 64
 
