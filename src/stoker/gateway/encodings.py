@@ -46,11 +46,12 @@ class Decoder:
 
 def is_wanted(encoding: bytes, accept_encoding: bytes) -> bool:
     """Does the client take this label as it is?"""
+    weights = {}
     for item in accept_encoding.split(b","):
         name, _, weight = item.partition(b";")
-        if name.strip() in {encoding, b"*"}:
-            return weight.replace(b" ", b"") not in {b"q=0", b"q=0.0", b"q=0.00", b"q=0.000"}
-    return False
+        weights[name.strip()] = weight.replace(b" ", b"")
+    refused = {b"q=0", b"q=0.0", b"q=0.00", b"q=0.000"}
+    return weights.get(encoding, weights.get(b"*", b"q=0")) not in refused
 
 
 def _bad(why: str) -> EngineError:

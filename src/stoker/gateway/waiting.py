@@ -7,6 +7,7 @@ comment at each interval. The ticket belongs to the caller; this only waits for 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from stoker.errors import ErrorCode, InternalError, StokerError
 from stoker.gateway.dialect import Dialect
@@ -27,28 +28,29 @@ class Waiter:
     __slots__ = ("_future",)
 
     def __init__(self) -> None:
-        self._future: asyncio.Future[None] | None = None
+        self._future: asyncio.Future[bool] | None = None
 
     def wake(self, _ticket: Ticket) -> None:
         self.poke()
 
     def poke(self) -> None:
+        self._settle(poked=True)
+
+    def _settle(self, *, poked: bool) -> None:
         if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+            self._future.set_result(poked)
 
     async def pause(self, limit_s: float | None) -> bool:
         """Until poked or for ``limit_s``; True if poked. Nothing can be missed between a look and this call."""
         loop = asyncio.get_running_loop()
         self._future = loop.create_future()
-        timer = loop.call_later(limit_s, self.poke) if limit_s is not None else None
-        began = loop.time()
+        timer = loop.call_later(limit_s, partial(self._settle, poked=False)) if limit_s is not None else None
         try:
-            await self._future
+            return await self._future
         finally:
             self._future = None
             if timer is not None:
                 timer.cancel()
-        return limit_s is None or loop.time() - began < limit_s
 
 
 class Wait:
