@@ -45,8 +45,8 @@ class EngineConnection(asyncio.Protocol):
 
     __slots__ = (
         "_between_chunks", "_body", "_chunk_open", "_closes", "_head_bytes", "_in_body", "_known", "_known_status",
-        "_length", "_loop", "_parser", "_until_close", "_write_paused", "fields", "had_bytes", "idle_since",
-        "is_closed", "lost", "requests", "returned", "sink", "transport",
+        "_length", "_loop", "_parser", "_until_close", "_write_paused", "fields", "framed", "had_bytes",
+        "idle_since", "is_closed", "lost", "requests", "returned", "sink", "transport",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -70,6 +70,7 @@ class EngineConnection(asyncio.Protocol):
         self._chunk_open = self._between_chunks = False
         self._known: KnownHead | None = None
         self._known_status = 0
+        self.framed = b""  # the chunk of HTTP that the piece in hand is all of, if it came so
         self.returned: bytes | None = None  # what a client gets of ``fields``: kept as long as they stay
 
     def send(self, head: bytes, body: list[Buffer], sink: Sink) -> None:
@@ -126,7 +127,9 @@ class EngineConnection(asyncio.Protocol):
         if self._between_chunks:
             piece = one_chunk(data)
             if piece is not None:
+                self.framed = data
                 sink.answer_data(piece)
+                self.framed = b""
                 sink.read_done()
                 return
         elif is_first and self._known is not None:

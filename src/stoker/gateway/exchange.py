@@ -100,6 +100,14 @@ class Exchange:
             self._left -= size
         self._out.append(data)
 
+    def write_chunk(self, data: bytes, chunk: bytes) -> None:
+        """As `write`; ``chunk`` is ``data`` as one chunk of HTTP, which goes out as it is where chunks are sent."""
+        if not self._chunked or self.method == "HEAD":
+            self.write(data)
+            return
+        self.sent_bytes += len(data)
+        self._out.append(chunk)
+
     def flush(self) -> None:
         if self._out:
             data = self._out[0] if len(self._out) == 1 else b"".join(self._out)

@@ -38,8 +38,8 @@ class KnownHead:
         if not data.startswith(before):
             return 0
         start = len(before)
-        end = data.find(after, start, start + 18 + len(after))
-        if end <= start:
+        end = data.find(b"\r", start, start + 19)
+        if end <= start or not data.startswith(after, end):
             return 0
         digits = data[start:end]
         body_start = end + len(after)

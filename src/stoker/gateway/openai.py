@@ -19,6 +19,7 @@ from stoker.gateway.errors import stoker_member
 from stoker.gateway.peek import Peeked, wrong
 
 _FINISH, _OPEN_TIGHT, _OPEN_SPACED = b'"finish_reason"', b'"finish_reason":null', b'"finish_reason": null'
+_CHOICES, _FILLED_CHOICES = b'"choices"', b'"choices":[{'
 _EMPTY_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _PARTS = {"image_url": "vision", "image": "vision", "input_image": "vision"}
 _PARTS |= {"input_audio": "audio", "audio_url": "audio", "video": "video", "video_url": "video"}
@@ -82,7 +83,7 @@ class OpenAI:
             b"[DONE]" not in data
             and b'"error"' not in data
             and data.count(_FINISH) == data.count(_OPEN_TIGHT) + data.count(_OPEN_SPACED)
-            and (b'"choices"' not in data or _EMPTY_CHOICES.search(data) is None)
+            and (data.count(_CHOICES) == data.count(_FILLED_CHOICES) or _EMPTY_CHOICES.search(data) is None)
         )
 
     def read_line(self, line: bytes, reading: Reading) -> bool:

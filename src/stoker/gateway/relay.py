@@ -252,7 +252,11 @@ class Relay:
 
     def _guarded(self, piece: bytes) -> None:
         assert self._guard is not None
-        self._exchange.write(self._guard.feed(piece))
+        passed, connection = self._guard.feed(piece), self._connection
+        if passed is piece and connection is not None and connection.framed and self._decoder is None:
+            self._exchange.write_chunk(piece, connection.framed)
+        else:
+            self._exchange.write(passed)
 
     def _hold(self, piece: bytes) -> None:
         """A plain answer up to 64 KiB is sent when it is whole, so that a dying engine becomes a clean 502."""

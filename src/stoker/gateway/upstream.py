@@ -118,7 +118,10 @@ class Pool:
             line.setblocking(False)
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.sock_connect(line, (host, port))
+            try:
+                line.connect((host, port))  # a loopback address: most often connected in this very call
+            except BlockingIOError:
+                await self._loop.sock_connect(line, (host, port))
         except BaseException:
             line.close()
             raise
