@@ -87,7 +87,7 @@ def server_argv(program: str, port: int, *more: str) -> tuple[str, ...]:
         "--threads",
         "1",
     )
-    return (program, *common, "--offline", *more)
+    return (program, *common, "--log-verbosity", "4", "--offline", *more)
 
 
 def embedded_argv(folder: Path, port: int) -> tuple[str, ...]:
