@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import takewhile
 from typing import Self
 
 import anyio
@@ -55,9 +56,9 @@ class LogRing:
     async def after(self, cursor: int) -> list[LogLine]:
         """The kept lines after ``cursor``, waiting for one; empty when there will be none."""
         while True:
-            found = [line for line in self._lines if line.cursor > cursor]
-            if found or self._closed:
-                return found
+            newer = takewhile(lambda line: line.cursor > cursor, reversed(self._lines))
+            if (found := list(newer)) or self._closed:
+                return found[::-1]
             await self._changed.wait()
 
 
@@ -79,7 +80,7 @@ class _Follower:
             raise StopAsyncIteration
         line = self._ahead.popleft()
         gap, self._cursor = line.cursor - self._cursor - 1, line.cursor
-        return replace(line, dropped=gap)
+        return line if gap == line.dropped else replace(line, dropped=gap)
 
 
 class StoredLog:
