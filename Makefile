@@ -44,6 +44,8 @@ sim: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/swap.py
+	$(BIN)/python bench/bursts.py
+	$(BIN)/python bench/gateway.py
 
 constraints: $(VENV)/.dev
 	$(BIN)/python packaging/constraints.py
