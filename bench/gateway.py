@@ -222,9 +222,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8, help="turns of small requests (%(default)s)")
     parser.add_argument("--requests", type=int, default=5000, help="small requests in one turn (%(default)s)")
     parser.add_argument("--alone", type=int, default=500, help="requests one at a time in one turn (%(default)s)")
-    parser.add_argument("--stream-rounds", type=int, default=4, help="turns of streams (%(default)s)")
+    parser.add_argument("--stream-rounds", type=int, default=3, help="turns of streams (%(default)s)")
     parser.add_argument("--streams", type=int, default=500, help="streams at once (%(default)s)")
-    parser.add_argument("--chunks", type=int, default=120, help="events of one stream (%(default)s)")
+    parser.add_argument("--chunks", type=int, default=200, help="events of one stream (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="fewer turns; under 50 s")
     parser.add_argument("--engine", type=int, metavar="PORT", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -232,7 +232,7 @@ def main() -> None:
         uvloop.run(serve_engine(args.engine))
         return
     if args.quick:
-        args.rounds, args.requests, args.stream_rounds, args.chunks = 4, 4000, 2, 80
+        args.rounds, args.requests, args.stream_rounds, args.chunks = 4, 4000, 2, 100
     with proxies() as three:
         uvloop.run(measure(three, args))
         figures = report(*three, args)

@@ -41,18 +41,18 @@ PLACES = 1024
 class BenchAdapter(FakeAdapter):
     """Its engine listens on a port, and is spoken to as llama.cpp's server is."""
 
-    def launch(self, plan: LaunchPlan, site: Site) -> Launch:
+    def launch(self, plan: LaunchPlan, site: Site) -> Launch:  # noqa: ARG002 - the port's signature
         argv = ("engine",)
         return Launch(argv, {"TOKEN": site.token or ""}, {}, Endpoint(), 10.0, argv)
 
-    def wire(self, plan: LaunchPlan, accepted: Accepted) -> LlamaCppWire:  # type: ignore[override]
+    def wire(self, plan: LaunchPlan, accepted: Accepted) -> LlamaCppWire:  # type: ignore[override]  # noqa: ARG002
         return LlamaCppWire(RoutePolicy(frozenset({Route("POST", "/v1/chat/completions")})), cap=2048)
 
 
 class Alive:
     """An engine that is always well."""
 
-    async def call(self, endpoint: Endpoint, method: str, path: str, **_: object) -> Reply:
+    async def call(self, *_: object, **__: object) -> Reply:
         return Reply(200, {}, b"{}", 1.0)
 
 
@@ -73,15 +73,11 @@ async def open_runtime(engine_port: int, pools: UpstreamPools, started: Callable
         installations=lambda: (fake_installation(),),
     )
     folders = Life("/lives", "/logs", "/caches", make_folder=lambda _: None, list_folders=lambda _: ())
-    runtime = assemble(
-        ports, Choices(folders), scope=scope, instance=instance, version="0", hardware=devices.read()
-    )
+    runtime = assemble(ports, Choices(folders), scope=scope, instance=instance, version="0", hardware=devices.read())
     async with anyio.create_task_group() as tasks:
         await tasks.start(runtime.carrier.run)
         runtime.put_deployment(
-            DeploymentSpec(
-                MODEL, MODEL, declared_bytes=64 << 20, slots=PLACES, fixed_port=engine_port, origin="file"
-            )
+            DeploymentSpec(MODEL, MODEL, declared_bytes=64 << 20, slots=PLACES, fixed_port=engine_port, origin="file")
         )
         block = await journal.generation_block()
         runtime.carrier.post(inputs.GenerationsStored(block.start, len(block)))

@@ -24,7 +24,9 @@ ANSWER = (
 )
 _PROMPT = "Say in one short sentence how things are on this machine, and do not say anything else. " * 2
 _HEAD = b"HTTP/1.1 200 OK\r\nserver: engine\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-_STREAM_HEAD = b"HTTP/1.1 200 OK\r\nserver: engine\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nserver: engine\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
 _EVENT = (
     b'data: {"id":"chatcmpl-%08x","object":"chat.completion.chunk","created":1700000000,"model":"bench",'
     b'"choices":[{"index":0,"delta":{"content":" word%08x"},"finish_reason":null}]}\n\n'
@@ -75,7 +77,7 @@ class Engine(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self.is_closed = True
 
     def data_received(self, data: bytes) -> None:
@@ -135,7 +137,7 @@ class Caller(asyncio.Protocol):
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
         self._next()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         if not self.done.done():
             self.done.set_exception(SystemExit(f"a connection ended early; it held {self.got[:300]!r}"))
 
@@ -200,7 +202,7 @@ class Listener(asyncio.Protocol):
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
         self.transport.write(self.message)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._end("cut")
 
     def data_received(self, data: bytes) -> None:
@@ -223,7 +225,7 @@ class Listener(asyncio.Protocol):
 
 
 async def listen_many(port: int, streams: int, chunks: int) -> Arrived:
-    """``streams`` at once, begun evenly over one event's time."""
+    """``streams`` at once, begun evenly over the time of four events."""
     loop = asyncio.get_running_loop()
     listeners = []
     began = loop.time()

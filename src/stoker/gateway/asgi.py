@@ -295,7 +295,11 @@ class Gateway:
         pool = self.pools.pool(door)
         engine_route = declared_route(pool, OPENAI, job.route.path)
         body = body_for(door, OPENAI, engine_route, job.peeked)
-        return Relay(Work(job.request_id, OPENAI, engine_route, job.peeked, body, job.block), pool, job.exchange)
+        return Relay(
+            Work(job.request_id, id_line(job.request_id), OPENAI, engine_route, job.peeked, body, job.block),
+            pool,
+            job.exchange,
+        )
 
     async def _leave(self, ticket: Ticket, end: End, peeked: Peeked) -> None:
         """Give the place back; after an abort not before the engine has had its time to stop working (R-83)."""

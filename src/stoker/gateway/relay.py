@@ -16,7 +16,6 @@ from stoker.errors import EngineError, ErrorCode, StokerError, error_for
 from stoker.gateway.connection import EngineConnection
 from stoker.gateway.dialect import Dialect
 from stoker.gateway.encodings import Decoder, is_wanted
-from stoker.gateway.errors import id_line
 from stoker.gateway.exchange import Exchange
 from stoker.gateway.guard import StreamGuard
 from stoker.gateway.heads import Fields, returned_block
@@ -39,6 +38,7 @@ class Work:
     """One request as it goes to an engine. ``block``: header lines of ours for the answer (CORS, waiting)."""
 
     request_id: str
+    id_line: bytes
     dialect: Dialect
     route: Route
     peeked: Peeked
@@ -162,7 +162,7 @@ class Relay:
             self._length = None
         work = self._work
         self._block = b"%bstoker-speaker: engine\r\n%b%b" % (
-            self._returned(fields), id_line(work.request_id), work.block,
+            self._returned(fields), work.id_line, work.block,
         )  # fmt: skip
         if is_stream:
             self._guard = StreamGuard(work.dialect, work.dialect.reading(work.peeked))
@@ -295,7 +295,7 @@ class Relay:
         if not passes or self._exchange.is_started:
             raise _failed(status)
         block = returned_block(self._fields, keep_encoding=True)
-        block += b"stoker-speaker: engine\r\n" + id_line(work.request_id) + work.block
+        block += b"stoker-speaker: engine\r\n" + work.id_line + work.block
         self._exchange.start(status, block, len(body))
         self._exchange.write(body)
         self._exchange.finish()
@@ -351,7 +351,7 @@ class Relay:
         work, pool = self._work, self._pool
         size = sum(map(len, work.body))
         head = b"POST %b HTTP/1.1\r\n%b%b%bcontent-length: %d\r\n\r\n" % (
-            work.route.path.encode(), pool.host_line, self._exchange.head.forwarded, id_line(work.request_id), size,
+            work.route.path.encode(), pool.host_line, self._exchange.head.forwarded, work.id_line, size,
         )  # fmt: skip
         self._sent_at = self._loop.time()
         if self._timer is None:

@@ -166,7 +166,7 @@ def _cap(
     cap: int, names: tuple[str, ...], members: Mapping[str, Any], changes: dict[str, bytes | None]
 ) -> Problem | None:
     """E-52: the smaller of the client's limit and ours, in exactly one member."""
-    named = {name: members[name] for name in names if members.get(name) is not None}
+    named = {name: value for name in names if (value := members.get(name)) is not None}
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             return Problem(
@@ -180,7 +180,9 @@ def _cap(
     keep = names[0] if len(named) > 1 else next(iter(named))
     if named[keep] != limit:
         changes[keep] = str(limit).encode()
-    changes.update(dict.fromkeys((name for name in names if name in members and name != keep), None))
+    for name in names:
+        if name != keep and name in members:
+            changes[name] = None
     return None
 
 
