@@ -188,7 +188,7 @@ class Carrier:
         """Once a second while a ticket waits, look whether anything was missed (R-33)."""
         while True:
             await anyio.sleep(_NET_S)
-            if self.kernel.state.waiting:
+            if self.kernel.state.waiting or self.kernel.state.stalled:
                 self.post(TimePassed(net=True))
 
     async def _resolve(self, spec: DeploymentSpec) -> None:

@@ -305,7 +305,14 @@ class Intake:
             deployment.in_flight -= 1
         ticket.requeued = True
         ticket.state, ticket.door, ticket.granted_at = TicketState.WAITING, None, None
-        self._enqueue(ticket, deployment, front=True)
+        if self._state.phase == "stopping":
+            self._settle(ticket, deployment, TicketState.REFUSED, by="kernel", error=shutting_down())
+        elif deployment.removing is not None:
+            self._settle(ticket, deployment, TicketState.REFUSED, by="kernel", error=deployment_removed(deployment))
+        else:
+            self._enqueue(ticket, deployment, front=True)
+        if session is not None:  # a drain that waited only for this request is over
+            self.place_freed(session, deployment)
 
     # -- refusals --------------------------------------------------------------------------------------------------
 

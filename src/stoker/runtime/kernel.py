@@ -44,6 +44,7 @@ from stoker.runtime.machine import Machine, deployment_of, failure_error
 from stoker.runtime.orders import Orders
 from stoker.runtime.outbox import Assignment, Carry, Instruction, OpenDoor, Spawn, WriteHold
 from stoker.runtime.room import Room
+from stoker.runtime.stalls import Stalls
 from stoker.runtime.state import LIVE, LOADING, Deployment, KernelState, Session, Want
 from stoker.runtime.tickets import Ask, Door, End, Ticket
 
@@ -62,6 +63,7 @@ class Kernel:
         self.intake = Intake(self.machine)
         self.room = Room(self.machine, self.intake)
         self.orders = Orders(self.machine, self.intake)
+        self.stalls = Stalls(self.machine, self.room)
         self.room.on_want_failed = self.orders.on_want_failed  # type: ignore[method-assign]
         self.machine.after.append(self._after)
         self._clock = clock
@@ -397,6 +399,7 @@ class Kernel:
                 self.intake.grant_waiting(state.deployments[name])
             if sum(len(session.grants) for session in state.sessions.values()) > granted_before:
                 state.meters.count("stoker_kernel_missed_wakeups_total")
+            self.stalls.look()
 
     def _end_idle(self) -> None:
         """Sessions past their keep-alive end (R-48); one used meanwhile gets a later alarm."""
@@ -428,10 +431,10 @@ class Kernel:
         if changed:
             for index in deployment.replicas:
                 self.orders.lift(deployment, index, by="settings")
-        deployment.prospect, deployment.changing = seen.prospect, False
-        take_over(self.machine, deployment)
-        lives = self.state.of(deployment)
-        deployment.prospect_fresh = not any(s.phase in LIVE and s.load_key == seen.prospect.load_key for s in lives)
+        deployment.prospect, deployment.prospect_fresh = seen.prospect, not deployment.changing
+        if deployment.changing:  # asked for on behalf of what runs; the next start looks afresh
+            deployment.changing = False
+            take_over(self.machine, deployment)
 
     def _unresolved(self, seen: inputs.Unresolved) -> None:
         """No model, engine or valid settings: whoever waits gets the reason, and nothing was touched (S-13)."""

@@ -18,6 +18,7 @@ def freeze(state: KernelState, census: Census, bus: Bus) -> MetricsSnapshot:
         "stoker_build_info": {(state.version,): 1.0},
         "stoker_daemon_start_time_seconds": {(): state.started_wall},
         "stoker_event_subscribers": {(): float(bus.subscribers)},
+        "stoker_queue_stalled": {(): float(bool(state.stalled))},
         **_pools(census),
         **_deployments(state, census),
     }

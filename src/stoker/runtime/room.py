@@ -248,6 +248,15 @@ class Room:
         weight_bytes = deployment.prospect.model.facts.total_bytes if deployment.prospect else 0
         return weight_bytes / 1e9 + _DEFAULT_RELOAD_S
 
+    def _swap_s(self, deployment: Deployment, index: int) -> float:
+        """S of R-27: a stop and the load of this deployment."""
+        return _STOP_ESTIMATE_S + self._reload_s(deployment, index)
+
+    def swap_bound_s(self, deployment: Deployment) -> float:
+        """W of R-27, for the replica that a first ticket would start."""
+        limits = self._machine.limits
+        return max(limits.swap_bound_s, limits.swap_bound_factor * self._swap_s(deployment, 0))
+
     # -- acting ----------------------------------------------------------------------------------------------------
 
     def _begin(self, contender: Contender, plan: LaunchPlan) -> None:
@@ -342,7 +351,7 @@ class Room:
             return
         limits = self._machine.limits
         residents = {resident.generation: resident for resident in world.residents}
-        swap_s = _STOP_ESTIMATE_S + self._reload_s(contender.deployment, contender.replica)
+        swap_s = self._swap_s(contender.deployment, contender.replica)
         due = max(
             earmark_at(
                 since=contender.since,

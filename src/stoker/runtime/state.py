@@ -216,7 +216,10 @@ class Alarms:
 
 @dataclass(slots=True, eq=False)
 class KernelState:
-    """What the kernel owns. ``now`` is loop time of the step in hand, ``wall`` its wall time."""
+    """What the kernel owns. ``now`` is loop time of the step in hand, ``wall`` its wall time.
+
+    ``stalled``: deployments whose queue is stuck past its bound, and since when (R-33).
+    """
 
     scope: Scope
     instance: Instance
@@ -237,6 +240,7 @@ class KernelState:
     alarms: Alarms = field(default_factory=Alarms)
     automatic_budgets: dict[PoolId, int] = field(default_factory=dict)
     budget_origins: dict[str, str] = field(default_factory=dict)
+    stalled: dict[DeploymentName, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     meters: Meters = field(default_factory=Meters)
     seq: int = 0

@@ -29,6 +29,7 @@ from stoker.runtime.kernel import Kernel
 from stoker.runtime.logbook import Logbook
 from stoker.runtime.metering import freeze
 from stoker.runtime.naming import near_names
+from stoker.runtime.stalls import UNREADY_AFTER_S
 from stoker.runtime.tickets import Ask, End, Ticket
 from stoker.runtime.views import (
     DeploymentView,
@@ -103,17 +104,25 @@ class Runtime:
     # -- views -----------------------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        return self.kernel.state.phase == "ready"
+        """Requests are admitted, and no queue has been stuck for a minute (R-33)."""
+        state, now = self.kernel.state, self.carrier.now()
+        return state.phase == "ready" and not any(now - since >= UNREADY_AFTER_S for since in state.stalled.values())
 
     def status(self) -> StatusView:
         return self.census.status()
 
     def health(self) -> Mapping[str, Any]:
         state = self.kernel.state
-        ready = self.is_ready()
+        ready, stuck = self.is_ready(), ", ".join(state.stalled)
         checks = [
             {"name": "kernel", "ok": True, "since": state.started_wall, "detail": ""},
             {"name": "reconcile", "ok": state.phase != "starting", "since": state.started_wall, "detail": state.phase},
+            {
+                "name": "queues",
+                "ok": not state.stalled,
+                "since": state.started_wall,
+                "detail": ", ".join(state.stalled),
+            },
         ]
         return {"live": True, "ready": ready, "checks": checks}
 
