@@ -283,12 +283,16 @@ class Simulation:
         A step is what runs between two awaits: over all ``step`` a scenario is killed at each of its awaits. None
         only counts, which tells how many there are.
         """
-        self.forget_kill()
-        self._steps = Steps(step, self._strike)
+        return self.at_step(step, self._strike)
+
+    def at_step(self, step: int | None, act: Callable[[], None]) -> Steps:
+        """As `kill_at_step`, for any synchronous ``act``: a cancellation, a fault."""
+        self.forget_steps()
+        self._steps = Steps(step, act)
         trio.lowlevel.add_instrument(self._steps)
         return self._steps
 
-    def forget_kill(self) -> None:
+    def forget_steps(self) -> None:
         if self._steps is not None:
             trio.lowlevel.remove_instrument(self._steps)
             self._steps = None
