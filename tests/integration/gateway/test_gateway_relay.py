@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import socket
+from typing import Any
 
 import pytest
 from gateway_rig import (
@@ -666,14 +667,8 @@ async def test_a_slow_reader_stops_the_reading_of_the_engine(at: Bench) -> None:
     await until(lambda: at.uses.ends == [End.CLIENT_GONE])
 
 
-def _connections(at: Bench) -> list[object]:
-    import gc
-
-    from stoker.gateway.protocol import GatewayProtocol
-
-    return [
-        one for one in gc.get_objects() if isinstance(one, GatewayProtocol) and one.gateway is at.gateway and one.active
-    ]
+def _connections(at: Bench) -> list[Any]:
+    return [one for one in at.listener._server.server_state.connections if one.active]
 
 
 async def test_a_client_that_takes_nothing_for_the_limit_is_gone(at: Bench) -> None:
