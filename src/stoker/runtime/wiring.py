@@ -117,12 +117,7 @@ class Runtime:
         checks = [
             {"name": "kernel", "ok": True, "since": state.started_wall, "detail": ""},
             {"name": "reconcile", "ok": state.phase != "starting", "since": state.started_wall, "detail": state.phase},
-            {
-                "name": "queues",
-                "ok": not state.stalled,
-                "since": state.started_wall,
-                "detail": ", ".join(state.stalled),
-            },
+            {"name": "queues", "ok": not stuck, "since": state.started_wall, "detail": stuck},
         ]
         return {"live": True, "ready": ready, "checks": checks}
 
