@@ -72,19 +72,17 @@ class Kernel:
 
     def ask(self, ask: Ask, wake: Callable[[Ticket], None], now: float) -> Ticket:
         """One call in: a grant, a place in the queue, or a refusal (`StokerError`)."""
-        self.state.now = now
+        self._begin_step(now)
         ticket = self.intake.ask(ask, wake)
         if self.state.stale_plan:
-            self._begin_step(now)
             self._settle()
         return ticket
 
     def leave(self, ticket: Ticket, end: End, now: float) -> None:
         """One call out. Idempotent; cannot fail."""
-        self.state.now = now
+        self._begin_step(now)
         self.intake.leave(ticket, end)
         if self.state.stale_plan:
-            self._begin_step(now)
             self._settle()
 
     # -- everything else -------------------------------------------------------------------------------------------
@@ -109,6 +107,7 @@ class Kernel:
         return self.state.alarms.next()
 
     def _begin_step(self, now: float) -> None:
+        """Both clocks at once: views turn the one into the other, and events of a step carry its wall time."""
         self.state.now = now
         self.state.wall = self._clock.wall()
 

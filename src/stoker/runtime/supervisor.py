@@ -114,6 +114,7 @@ class Supervisor:
         self._done = False
         self._reason = ""
         self._row_open = assignment.prospect is None  # a leftover has its row already
+        self._confirmed_by = "absent"
         self._tail: deque[str] = deque(maxlen=200)
         self._attempt = _blank_attempt(assignment, around.clock.wall())
 
@@ -269,13 +270,16 @@ class Supervisor:
                 failure = Failure(kind, message, kind=kind)
                 around.post(StartFailed(self.generation, failure, may_exist=may_exist, retry_port=retry))
 
-    async def _written(self, write: Awaitable[None]) -> None:
+    async def _written(self, write: Awaitable[None]) -> bool:
         """An outcome that cannot be written does not undo the act: what is open stays "maybe running" (S-86)."""
         with anyio.move_on_after(_JOURNAL_S):
             try:
                 await write
             except HostError as error:
                 self._tail.append(f"journal: {error.message}")
+            else:
+                return True
+        return False
 
     # -- watching --------------------------------------------------------------------------------------------------
 
@@ -383,8 +387,9 @@ class Supervisor:
             case host.Confirmed(exit=ended, by=by):
                 if act is not None:
                     await self._written(around.journal.outcome(act, "confirmed", wall))
-                await self._written(around.journal.end_session(self.generation, self._reason, by, wall))
-                self._row_open = False
+                self._confirmed_by = by
+                closing = around.journal.end_session(self.generation, self._reason, by, wall)
+                self._row_open = not await self._written(closing)
                 around.post(StopConfirmed(self.generation, by, exit_facts(ended) if ended else None))
             case host.Unconfirmed(cause=cause, detail=detail, survivors=survivors):
                 if act is not None:
@@ -419,10 +424,9 @@ class Supervisor:
         """T8: what is left of a unit that is gone. A failure leaves a residue row and a warning, nothing more."""
         self._done = True
         around = self._around
-        if self._row_open:
-            await self._written(
-                around.journal.end_session(self.generation, self._reason, "absent", around.clock.wall())
-            )
+        if self._row_open:  # no unit was begun, or the journal would not have its end then (S-86)
+            wall = around.clock.wall()
+            await self._written(around.journal.end_session(self.generation, self._reason, self._confirmed_by, wall))
         answer: host.RemoveAnswer = host.Kept(f"no answer within {_CLEAN_UP_S:.0f} s")
         with anyio.move_on_after(_CLEAN_UP_S):
             answer = await around.units.remove(self._known_unit())
