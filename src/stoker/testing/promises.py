@@ -83,6 +83,8 @@ class Promises:
         publish = bus.publish
 
         def published(event: Any) -> None:
+            if self._is_over():
+                return
             publish(event)
             flat = event.flat()
             if event.seq != self._seq + 1:
@@ -141,11 +143,15 @@ class Promises:
             self._check_defects()
 
     def _check_ledger(self) -> None:
-        """L-1 to L-3: an overdraft comes only from a lowered budget, and only shrinks."""
+        """L-1 to L-3: an overdraft comes only from a lowered budget, or with what an earlier run left; it only shrinks.
+
+        A run that starts with a smaller budget than the last one had meets leftovers that no longer fit (S-94).
+        """
         ledger = self._state.ledger
         for pool, budget in ledger.budgets.items():
             overdraft = ledger.overdraft(pool)
-            allowed = overdraft if budget != self._budgets[pool] else self._overdraft.get(pool, 0)
+            is_given = budget != self._budgets[pool] or self._state.phase == "starting"
+            allowed = overdraft if is_given else self._overdraft.get(pool, 0)
             if overdraft > allowed:
                 self._broken(f"{pool} is over-committed by {overdraft} bytes; {allowed} come from a lowered budget")
             self._budgets[pool], self._overdraft[pool] = budget, overdraft

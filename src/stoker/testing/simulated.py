@@ -5,6 +5,7 @@ Used by `stoker.testing.simulation` alone.
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -65,7 +66,7 @@ class SimulatedClock:
 
 
 class Mortal:
-    """A port of one daemon: after its death every call ends there, so nothing is done from beyond."""
+    """A port of one daemon: after its death nothing is called, and no call that was under way comes back."""
 
     def __init__(self, port: Any, life: SimulatedDaemon) -> None:
         self._port, self._life = port, life
@@ -76,11 +77,25 @@ class Mortal:
         found = getattr(self._port, name)
         if not callable(found):
             return found
+        return self._awaited(found) if inspect.iscoroutinefunction(found) else self._called(found)
 
+    def _called(self, found: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
             if self._life.is_dead:
                 raise KilledError
             return found(*arguments, **named)
+
+        return call
+
+    def _awaited(self, found: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*arguments: Any, **named: Any) -> Any:
+            if self._life.is_dead:
+                raise KilledError
+            try:
+                return await found(*arguments, **named)
+            finally:
+                if self._life.is_dead:
+                    raise KilledError
 
         return call
 
@@ -120,16 +135,18 @@ async def at_once(act: Callable[..., T], *arguments: object) -> T:
 
 
 class Steps(trio.abc.Instrument):
-    """Counts every step that any task takes; right before the ``strike_at``-th one ``strike`` is called, once."""
+    """Counts every step that any task takes while ``counts``; right before the ``act_at``-th one ``act`` is called."""
 
-    def __init__(self, strike_at: int | None, strike: Callable[[], None]) -> None:
+    def __init__(self, act_at: int | None, act: Callable[[], None], counts: Callable[[], bool]) -> None:
         self.taken = 0
-        self._strike_at, self._strike = strike_at, strike
+        self._act_at, self._act, self._counts = act_at, act, counts
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if not self._counts():
+            return
         self.taken += 1
-        if self.taken == self._strike_at:
-            self._strike()
+        if self.taken == self._act_at:
+            self._act()
 
 
 @contextmanager

@@ -138,6 +138,11 @@ class Simulation:
         return self._daemon.runtime
 
     @property
+    def is_up(self) -> bool:
+        """A daemon lives and has opened."""
+        return self._daemon is not None and self._daemon.is_open and not self._daemon.is_dead
+
+    @property
     def now(self) -> float:
         return trio.current_time()
 
@@ -199,7 +204,7 @@ class Simulation:
         self._runs += 1
         daemon: SimulatedDaemon = await self._nursery.start(self._live)
         await daemon.settled.wait()
-        return daemon.is_open
+        return self.is_up
 
     async def _live(self, *, task_status: trio.TaskStatus[SimulatedDaemon]) -> None:
         instance = Instance(f"run{self._runs}")
@@ -280,15 +285,18 @@ class Simulation:
     def kill_at_step(self, step: int | None) -> Steps:
         """From now on count every step any task takes; right before the ``step``-th the daemon is killed.
 
-        A step is what runs between two awaits: over all ``step`` a scenario is killed at each of its awaits. None
-        only counts, which tells how many there are.
+        A step is what runs between two awaits: over all ``step`` a scenario is killed at each of its awaits. Steps
+        without a daemon do not count. None only counts, which tells how many there are.
         """
-        return self.at_step(step, self._strike)
+        return self._at_step(step, self._strike, lambda: self._daemon is not None and not self._daemon.is_dead)
 
     def at_step(self, step: int | None, act: Callable[[], None]) -> Steps:
         """As `kill_at_step`, for any synchronous ``act``: a cancellation, a fault."""
+        return self._at_step(step, act, lambda: True)
+
+    def _at_step(self, step: int | None, act: Callable[[], None], counts: Callable[[], bool]) -> Steps:
         self.forget_steps()
-        self._steps = Steps(step, act)
+        self._steps = Steps(step, act, counts)
         trio.lowlevel.add_instrument(self._steps)
         return self._steps
 
@@ -316,7 +324,7 @@ class Simulation:
     async def while_alive(self, act: Callable[[], Awaitable[object]]) -> bool:
         """Carry out ``act``; it is cut off when the daemon dies. True if it came to its end before."""
         assert self._daemon is not None
-        daemon, came_to_its_end = self._daemon, False
+        daemon = self._daemon
 
         async def cut(scope: trio.CancelScope) -> None:
             await daemon.died.wait()
@@ -326,12 +334,11 @@ class Simulation:
             nursery.start_soon(cut, nursery.cancel_scope)
             try:
                 await act()
-                came_to_its_end = not daemon.is_dead
             except DaemonDownError:
                 if not daemon.is_dead:
                     raise
             nursery.cancel_scope.cancel()
-        return came_to_its_end
+        return not daemon.is_dead
 
     async def _kill_and_restart(self, kill: DaemonKilled) -> None:
         await trio.sleep(kill.at_s)
