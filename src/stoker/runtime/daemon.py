@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -96,7 +96,7 @@ class Daemon:
         try:
             scope = await plan.open_journal(instance)
             ports = plan.ports(scope)
-            async with _closing(ports):
+            async with self._closing(ports):
                 hardware = await ports.threads(ports.devices.read)
                 runtime = assemble(
                     ports, plan.choices, scope=scope, instance=instance, version=__version__, hardware=hardware
@@ -127,7 +127,8 @@ class Daemon:
                 runtime.bus.close()
                 await anyio.sleep(_LINGER_S)  # last answers and events go out
                 for surface in surfaces:
-                    await self._isolated("listener", surface.stop())
+                    with self._isolated("listener"):
+                        await surface.stop()
             tasks.cancel_scope.cancel()
         return code
 
@@ -183,8 +184,9 @@ class Daemon:
     async def _stop(self, runtime: Runtime, lock: Lock) -> int:
         plan = self._plan
         _notify("STOPPING=1")
-        plan.echo("Stopping: running requests may finish.")
-        lock.update(state="stopping")
+        self._say("Stopping: running requests may finish.")
+        with self._isolated("lock file"):
+            lock.update(state="stopping")
         runtime.carrier.post(inputs.BeginShutdown(skip_drain=self._signals > 1, drain_s=plan.drain_s))
         with anyio.move_on_after(plan.shutdown_bound_s):
             await runtime.carrier.until(lambda: not any(_is_ending(s) for s in runtime.kernel.state.sessions.values()))
@@ -193,19 +195,42 @@ class Daemon:
         left = list(runtime.kernel.state.sessions.values())
         for session in left:
             held = sum(session.state.reservation.values()) / 2**30
-            plan.echo(
+            self._say(
                 f"The stop of {session.state.deployment} (generation {session.generation}, {held:.2f} GiB) is not "
                 f"confirmed: {session.state.unconfirmed_cause or session.phase}."
             )
         return EXIT_CODES[Family.UNCONFIRMED] if left else 0
 
-    async def _isolated(self, what: str, act: Awaitable[None]) -> None:
+    @contextmanager
+    def _isolated(self, what: str) -> Iterator[None]:
         """One step of the stop that fails must not keep the others from running."""
         try:
-            await act
+            yield
         except Exception as failed:  # noqa: BLE001 - the boundary between steps of a stop
-            self._failed.append(f"{what}: {failed!r}")
-            self._plan.echo(f"While stopping, the {what} failed: {failed}")
+            self._say(f"While stopping, the {what} failed: {failed}")
+
+    def _say(self, words: str) -> None:
+        """Nobody may be left to read it."""
+        try:
+            self._plan.echo(words)
+        except Exception as failed:  # noqa: BLE001 - the same boundary
+            self._failed.append(f"{words} ({failed!r})")
+
+    @asynccontextmanager
+    async def _closing(self, ports: Ports) -> AsyncIterator[None]:
+        """The host's own helpers and the journal end with the run, the journal last."""
+        is_over = False
+        try:
+            async with ports.units:
+                yield
+                is_over = True
+        except Exception as failed:
+            if not is_over:
+                raise
+            self._say(f"While stopping, the host failed: {failed}")
+        finally:
+            with anyio.CancelScope(shield=True), self._isolated("journal"):
+                await ports.journal.close()
 
     async def _prune_logs(self, runtime: Runtime, ports: Ports) -> None:
         while True:
@@ -236,17 +261,6 @@ def _is_ending(session: Session) -> bool:
 
 async def _serve_surface(surface: Surface, *, task_status: anyio.abc.TaskStatus[None]) -> None:
     await surface.run(task_status=task_status)
-
-
-@asynccontextmanager
-async def _closing(ports: Ports) -> AsyncIterator[None]:
-    """The host's own helpers and the journal end with the run, the journal last."""
-    try:
-        async with ports.units:
-            yield
-    finally:
-        with anyio.CancelScope(shield=True):
-            await ports.journal.close()
 
 
 def _notify(state: str) -> None:
