@@ -19,7 +19,7 @@ demo: $(VENV)/.demo
 	@sh packaging/demo.sh $(BIN)
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -m "not docker" -n $(JOBS) $(ARGS)
+	$(BIN)/pytest -m "not docker and not slow" -n $(JOBS) $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
