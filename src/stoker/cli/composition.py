@@ -120,9 +120,10 @@ class _Site:
 
         def find_engines() -> None:
             cache = Path(paths.installations, "probes.json")
-            self.installed = find_installations(
+            found = find_installations(
                 registry, os.environ.get("PATH", os.defpath), run_probe, cache=cache, configured=_configured(loaded)
             )
+            self.installed = tuple(one for one in found if _is_wanted(loaded, one))
 
         async def open_journal(instance: Instance) -> Scope:
             scope = await journal.open(instance, identity, __version__, time.time())
@@ -205,6 +206,12 @@ def config_view(loaded: Loaded) -> dict[str, Any]:
     values = Scrubber().value(loaded.settings.model_dump(mode="json", by_alias=True))
     origins = {".".join(path): origin for path, origin in sorted(loaded.origins.items())}
     return {"revision": 1, "values": values, "origins": origins, "pending": [], "files": list(loaded.files)}
+
+
+def _is_wanted(loaded: Loaded, one: Installation) -> bool:
+    """An engine that is switched off, or that is to run elsewhere than as a process, is not installed here."""
+    chosen = loaded.settings.engines.get(one.engine)
+    return chosen is None or (chosen.enabled and chosen.host in {"auto", "process"})
 
 
 def _configured(loaded: Loaded) -> tuple[Configured, ...]:

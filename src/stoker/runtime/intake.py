@@ -42,7 +42,7 @@ class Intake:
             TicketId(f"tkt_{state.instance}_{self._asked}"), ask, deployment.name, queued_at=state.now, wake=wake
         )
         if not deployment.queue:
-            session = self._place(sessions)
+            session = self._place(deployment, sessions)
             if session is not None:
                 self._grant(ticket, deployment, session)
                 return ticket
@@ -151,7 +151,9 @@ class Intake:
 
     # -- grants ----------------------------------------------------------------------------------------------------
 
-    def _place(self, sessions: list[Session]) -> Session | None:
+    def _place(self, deployment: Deployment, sessions: list[Session]) -> Session | None:
+        if deployment.changing:  # the next request is served by what was asked for last (S-12), in a moment
+            return None
         if len(sessions) == 1:  # the common case, without building candidates
             session = sessions[0]
             free = session.door is not None and session.in_flight < session.width
@@ -186,7 +188,7 @@ class Intake:
     def grant_waiting(self, deployment: Deployment) -> None:
         """Hand every free place of ``deployment`` to the tickets that wait for it, in order."""
         while deployment.queue:
-            session = self._place(self._state.of(deployment))
+            session = self._place(deployment, self._state.of(deployment))
             if session is None:
                 return
             head = deployment.queue.head()

@@ -114,7 +114,7 @@ class SimulatedHttp:
     ) -> Reply | NoReply:
         await anyio.sleep(0.001)
         unit = self._unit(endpoint)
-        age_s = -1.0 if unit is None else trio.current_time() - unit.started_at_s
+        age_s = -1.0 if unit is None else anyio.current_time() - unit.started_at_s
         if unit is None or age_s < unit.script.listens_after_s:
             return NoReply("refused")
         if any(begin_s <= age_s < end_s for begin_s, end_s in unit.script.deaf):

@@ -22,6 +22,8 @@ def is_free(port: int) -> bool:
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 if family == socket.AF_INET6:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                # Connections of an engine that ended linger on its port for a minute; only a listener holds it.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((host, port))
         except OSError as refused:
             if refused.errno not in _NO_SUCH_ADDRESS:
