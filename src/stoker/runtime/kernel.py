@@ -51,7 +51,7 @@ from stoker.runtime.tickets import Ask, Door, End, Ticket
 # A pass that settles nothing new ends the step; more passes than this are a defect, not a workload.
 _MOST_PASSES = 1000
 # Ends that say nothing against the engine or its settings (S-113, S-114).
-_NOT_THE_ENGINE = frozenset({Reason.ROOM_DENIED, Reason.INTERNAL_ERROR}) | ASKED
+_NOT_THE_ENGINE = ASKED | {Reason.ROOM_DENIED}
 
 
 class Kernel:

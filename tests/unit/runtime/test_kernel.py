@@ -12,6 +12,7 @@ from stoker.domain.session import (
     StopConfirmed,
     StopUnconfirmed,
     StopUnit,
+    SupervisorFailed,
     UnitExited,
     WatchLoad,
 )  # fmt: skip
@@ -399,3 +400,17 @@ def test_operations_of_an_earlier_run_are_shown_and_the_unfinished_are_interrupt
     assert shown.state == "failed"
     assert shown.error is not None
     assert shown.error.code is ErrorCode.INTERRUPTED
+
+
+def test_three_failures_of_a_supervisor_hold_the_replica_like_failures_of_the_engine() -> None:
+    """S-115."""
+    desk = Desk(a=100)
+    desk.hold = {WatchLoad}
+    for _ in range(3):
+        desk.ask("a")
+        desk.post(SupervisorFailed(max(desk.kernel.state.sessions), "it broke"))
+        desk.held.clear()
+        desk.wait(20)
+    with pytest.raises(StokerError, match="failed 3 times"):
+        desk.ask("a")
+    assert desk.starts() == 3
