@@ -185,7 +185,8 @@ class Promises:
             self._broken(f"{deployment.name} counts {deployment.in_flight} in flight and has {grants} grants")
         if set(deployment.queue) != set(deployment.tickets):
             self._broken(f"{deployment.name}'s queue and tickets disagree")
-        if deployment.queue and not self.has_injected_defect:
+        # While changed settings are being proven, nobody is served by the old ones (S-12).
+        if deployment.queue and not deployment.changing and not self.has_injected_defect:
             for session in sessions:
                 if _takes(session) and session.in_flight < session.width:
                     self._broken(f"a ticket of {deployment.name} waits beside a free place at {session.generation}")
