@@ -42,7 +42,7 @@ def _check_host(value: bytes) -> None:
         raise UsageError(
             ErrorCode.HOST_NOT_ALLOWED,
             f"The host {_plain(found[1])[:80]!r} is not one this listener answers to.",
-            remedy="Use localhost or 127.0.0.1.",
+            remedy="Use localhost or 127.0.0.1; gateway.trusted_hosts opens the gateway alone.",
         )
 
 

@@ -15,15 +15,18 @@ _ADDRESSES = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"), (socket.A
 _NO_SUCH_ADDRESS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
-def is_free(port: int) -> bool:
-    """Can ``port`` be bound on 127.0.0.1, ::1 and both wildcards? Addresses this machine lacks do not count."""
+def is_free(port: int, *, lingering_is_free: bool = False) -> bool:
+    """Can ``port`` be bound on 127.0.0.1, ::1 and both wildcards? Addresses this machine lacks do not count.
+
+    ``lingering_is_free``: connections of an engine that ended linger for a minute; for a fixed port they hold nothing.
+    """
     for family, host in _ADDRESSES:
         try:
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 if family == socket.AF_INET6:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                # Connections of an engine that ended linger on its port for a minute; only a listener holds it.
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if lingering_is_free:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((host, port))
         except OSError as refused:
             if refused.errno not in _NO_SUCH_ADDRESS:

@@ -184,7 +184,7 @@ class ProcessUnits:
         held = {unit.endpoint.port for unit in self._units.values() if not unit.is_over}
         fixed = port or plan.fixed_port
         if fixed:
-            if fixed not in held and ports.is_free(fixed):
+            if fixed not in held and ports.is_free(fixed, lingering_is_free=True):
                 return replace(plan.endpoint, port=fixed)
             who = "another unit of ours" if fixed in held else listeners.holder(fixed) or "a process unknown to us"
             return StartFailed("port-in-use", may_exist=False, detail=f"port {fixed} is held by {who}")
