@@ -28,6 +28,12 @@ class ControlProtocol(HttpToolsProtocol):
             with socket.fromfd(line.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as own:
                 self.app_state = {**self.app_state, PEER_UID: peer_uid(own)}
 
+    def on_headers_complete(self) -> None:
+        """An absolute target names a host of its own: it counts as one more Host field, and two are refused (R-51)."""
+        if not self.url.startswith(b"/"):
+            self.headers.append((b"host", self.url))
+        super().on_headers_complete()
+
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - says less than ours
         code = ErrorCode.MALFORMED_REQUEST
         members = {
