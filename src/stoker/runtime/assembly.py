@@ -96,7 +96,7 @@ def assemble(
         scope, ports.units, ports.journal, ports.models, ports.probes, ports.threads, ports.upstreams, rooms,
         ports.clock, choices.folders, choices.patience, carrier.post, anyio.current_time,
     )  # fmt: skip
-    logbook = Logbook(kernel, ports.journal, ports.units, choices.folders, choices.daemon_log)
+    logbook = Logbook(kernel, ports.journal, ports.units, choices.folders, choices.daemon_log, ports.threads)
     return Runtime(
         kernel, carrier, census, bus, ports.journal, ports.models, ports.units, logbook, ports.installations,
         choices.defaults,

@@ -68,7 +68,7 @@ class Carrier:
     _sleeping_until: float = math.inf
     _fetching: bool = False
     _rested: anyio.Event = field(default_factory=anyio.Event)
-    _stepped: anyio.Event = field(default_factory=anyio.Event)
+    _watchers: list[anyio.Event] = field(default_factory=list)
 
     # -- in and out ------------------------------------------------------------------------------------------------
 
@@ -96,7 +96,9 @@ class Carrier:
                     self._todo.extend(self.kernel.drain())
             finally:
                 self._carrying = False
-        self._stepped.set()
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            watcher.set()
         if self.kernel.next_alarm() < self._sleeping_until:
             self._alarm.set()
 
@@ -159,10 +161,11 @@ class Carrier:
                 self._rested.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return once ``condition`` holds after a step of the kernel."""
+        """Return once ``condition`` holds after a step of the kernel; any number may wait, each for its own."""
         while not condition():
-            self._stepped = anyio.Event()
-            await self._stepped.wait()
+            stepped = anyio.Event()
+            self._watchers.append(stepped)
+            await stepped.wait()
 
     async def rest(self) -> None:
         """Return when no life is carried any more."""

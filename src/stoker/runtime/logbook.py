@@ -15,12 +15,12 @@ from datetime import datetime
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from stoker.domain.log_retention import LogFiles, expired
 from stoker.errors import ErrorCode, error_for
 from stoker.ids import Generation
 from stoker.ports.journal import Journal
+from stoker.ports.threads import Threads
 from stoker.ports.units import LogLine, Units
 from stoker.runtime.kernel import Kernel
 from stoker.runtime.launching import Life
@@ -38,6 +38,7 @@ class Logbook:
     units: Units
     folders: Life
     daemon_log: str
+    threads: Threads
 
     async def read(
         self, subject: str | Generation | None, *, tail: int, follow: bool
@@ -49,12 +50,12 @@ class Logbook:
         """
         if subject is None:
             yield {"subject": "daemon", "path": self.daemon_log}
-            async for line in _follow_file(self.daemon_log, tail, follow=follow):
+            async for line in _follow_file(self.threads, self.daemon_log, tail, follow=follow):
                 yield line
             return
         told, generation = await self._which(subject)
         yield told
-        for line in await anyio.to_thread.run_sync(_last_lines, self._files(generation), tail):
+        for line in await self.threads(_last_lines, self._files(generation), tail):
             yield line
         session = self.kernel.state.sessions.get(generation)
         if follow and session is not None and session.unit is not None:
@@ -113,7 +114,7 @@ class Logbook:
                     last_failed.setdefault(attempt.replica, attempt.generation)
             protected.update(last_failed.values())
         replica_of.update({g: (s.state.deployment, s.state.replica) for g, s in state.sessions.items()})
-        await anyio.to_thread.run_sync(self._delete, replica_of, protected, wall)
+        await self.threads(self._delete, replica_of, protected, wall)
 
     def _delete(
         self, replica_of: Mapping[Generation, tuple[str, int]], protected: set[Generation], wall: float
@@ -152,17 +153,17 @@ def _parse(text: str) -> LogLine:
     return LogLine(wall, found[2], found[3], 0)
 
 
-async def _follow_file(path: str, tail: int, *, follow: bool) -> AsyncIterator[LogLine]:
+async def _follow_file(threads: Threads, path: str, tail: int, *, follow: bool) -> AsyncIterator[LogLine]:
     """The last lines of a plain file, then what is appended."""
     try:
-        lines, offset = await anyio.to_thread.run_sync(_plain_tail, path, tail)
+        lines, offset = await threads(_plain_tail, path, tail)
     except FileNotFoundError:
         return
     for text in lines:
         yield LogLine(0.0, "out", text, 0)
     while follow:
         await anyio.sleep(_FOLLOW_POLL_S)
-        lines, offset = await anyio.to_thread.run_sync(_plain_since, path, offset)
+        lines, offset = await threads(_plain_since, path, offset)
         for text in lines:
             yield LogLine(0.0, "out", text, 0)
 
