@@ -31,7 +31,7 @@ from stoker.testing.fake_engineering import (
 )
 from stoker.testing.fake_journal import FakeJournal
 from stoker.testing.fake_units import FakeHost, FakeUnits, Script
-from stoker.testing.simulated import SimulatedClock, SimulatedHttp, at_once
+from stoker.testing.simulated import SimulatedClock, SimulatedHttp, at_once, deterministic
 
 MODELS = ("a", "b", "c")
 BOUND_S = 45.0
@@ -42,6 +42,7 @@ class Rig:
 
     def __init__(self, failing: str = "", script: Callable[[Any], Script] = lambda _: Script()) -> None:
         self.failing = failing
+        self.seed = 0
         self.error: Exception = error_for(ErrorCode.DISK_FULL, f"The disk is full at {failing}.")
         self.done: list[str] = []
         self.said: list[str] = []
@@ -109,7 +110,8 @@ class Rig:
                     nursery.cancel_scope.cancel()
                 return code
 
-        return trio.run(main, clock=MockClock(autojump_threshold=0))
+        with deterministic(self.seed):
+            return trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
 class Noted:

@@ -112,7 +112,7 @@ def test_a_daemon_killed_at_any_await_leaves_nothing_and_the_next_one_serves(sce
         killed_at(scene, step)
 
 
-@pytest.mark.seeds(10)
+@pytest.mark.seeds(6)
 def test_a_fault_plan_of_everything_keeps_the_promises(seed: int) -> None:
     """The faults of the public plan together, with a daemon that is killed twice."""
 

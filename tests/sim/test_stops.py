@@ -394,6 +394,23 @@ def test_a_host_that_hangs_at_the_start_delays_only_its_own_leftovers(seed: int)
     roomy(seed).run(scenario)
 
 
+@pytest.mark.seeds(5)
+def test_several_leftovers_that_end_quickly_hold_the_start_up_for_none_of_its_bound(seed: int) -> None:
+    """S-90: each verdict is waited for on its own."""
+
+    async def scenario(sim: Simulation) -> None:
+        await loaded(sim, "a", "b", "c")
+        await sim.kill_daemon()
+        began = sim.now
+        assert await sim.start_daemon()
+        assert sim.now - began < 2
+        assert reserved_mib(sim) == 0
+        reaped = len(sim.told("unit.reaped")) + len(sim.told("unit.forgotten"))
+        assert reaped == 3
+
+    roomy(seed).run(scenario)
+
+
 def test_a_host_whose_every_call_hangs_does_not_keep_the_daemon_from_opening() -> None:
     """S-90: residue and stray folders have the same bound."""
 
