@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from field import FieldDaemon, Later, at_once, kill, model, plain, serving
+from field import FieldDaemon, Later, at_once, kill, model, serving
 from running import until
 
 DIES = {"crash_load": 0, "exit_code": 1}
@@ -216,6 +216,4 @@ def test_br_205_a_noisy_engine_becomes_ready_with_nobody_reading_and_its_lines_c
             return [line["text"] for line in daemon.view("/v1/deployments/ash/-/logs?tail=50")["lines"]]
 
         until(lambda: any("listening" in line for line in tail()), 10, "the last lines are in the file")
-        lines = tail()
-        assert all(len(line) <= 17_000 for line in lines)
-        assert plain("ash") == "ash"
+        assert all(len(line) <= 17_000 for line in tail())
