@@ -147,7 +147,7 @@ def ledger_script(seed: int) -> Any:
     return script
 
 
-@pytest.mark.seeds(12)
+@pytest.mark.seeds(10)
 def test_the_ledger_holds_under_any_commands_crashes_and_restarts(seed: int) -> None:
     """L-1 to L-3, M-72 to M-75, line 35: after every step, and every byte is back when all is gone.
 

@@ -24,7 +24,7 @@ def scripts(seed: int, trouble: float) -> object:
     def script(plan: UnitPlan) -> Script:
         draw = random.Random(f"{seed}:{plan.generation}")
         if draw.random() >= trouble:
-            return Script(listens_after_s=draw.uniform(0.05, 2.0), start_delay_s=draw.uniform(0.0, 0.2))
+            return Script(listens_after_s=draw.uniform(0.05, 1.0), start_delay_s=draw.uniform(0.0, 0.2))
         kind = draw.choice(["crash", "crash-loading", "stubborn", "unconfirmed", "port", "slow", "mute", "prepare"])
         return {
             "crash": Script(exits_after_s=draw.uniform(1.0, 20.0), exit_signal=9, exit_code=None),
@@ -32,8 +32,8 @@ def scripts(seed: int, trouble: float) -> object:
             "stubborn": Script(obeys_term_after_s=inf),
             "unconfirmed": Script(unconfirmed_stops=draw.randint(1, 4)),
             "port": Script(start_failures=(StartFailed("port-in-use", may_exist=False),) * draw.randint(1, 3)),
-            "slow": Script(listens_after_s=draw.uniform(8.0, 20.0)),
-            "mute": Script(listens_after_s=inf, exits_after_s=25.0),
+            "slow": Script(listens_after_s=draw.uniform(6.0, 14.0)),
+            "mute": Script(listens_after_s=inf, exits_after_s=15.0),
             "prepare": Script(prepare_delay_s=draw.uniform(0.5, 2.0)),
         }[kind]
 
@@ -95,9 +95,9 @@ def test_every_promise_holds_under_faults_orders_and_impatient_clients(seed: int
         if seed % 3 == 0:
             sim.journal.fail(draw.randint(5, 60))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(clients, sim, draw, 60.0, 0.5)
+            nursery.start_soon(clients, sim, draw, 40.0, 0.5)
             if seed % 2:
-                nursery.start_soon(orders, sim, draw, 60.0)
+                nursery.start_soon(orders, sim, draw, 40.0)
         for name in MODELS:
             sim.runtime.pin(name, pinned=False)
 
@@ -105,7 +105,7 @@ def test_every_promise_holds_under_faults_orders_and_impatient_clients(seed: int
     sim.check_lives()
 
 
-@pytest.mark.seeds(50)
+@pytest.mark.seeds(40)
 def test_a_killed_daemon_leaves_nothing_and_the_next_one_reconciles(seed: int) -> None:
     """S-98, acceptance 55: killed at a random instant, again and again."""
     sim = Simulation(seed=seed, models=MODELS, budget_mib=1000, script=scripts(seed, 0.3))
@@ -142,7 +142,7 @@ def test_nobody_waits_for_ever_when_every_model_is_wanted_at_once(seed: int) -> 
     draw = random.Random(seed)
 
     async def scenario(sim: Simulation) -> None:
-        await clients(sim, draw, 120.0, 0.4)
+        await clients(sim, draw, 80.0, 0.4)
 
     sim.run(scenario)
     sim.check_lives()
