@@ -137,7 +137,10 @@ def thief(records: Path, races: int, *, listens: bool = True) -> Iterator[list[F
             for number in range(1, races + 1):
                 told = records / f"port.{number}"
                 until(told.exists, 30, f"port {number} is chosen")
-                taken.append(holders.take(int(told.read_text()), listens=listens))
+                one = holders.take(int(told.read_text()))
+                taken.append(one)  # first: a listener is seen, and the case may be over, at once
+                if listens:
+                    holders.listen(one)
                 (records / f"taken.{number}").touch()
 
         stealing = Later(steal)
@@ -147,27 +150,28 @@ def thief(records: Path, races: int, *, listens: bool = True) -> Iterator[list[F
 
 class _Holders:
     def __enter__(self) -> Self:
-        self._open: list[tuple[Foreigner, threading.Thread]] = []
+        self._held: list[Foreigner] = []
+        self._serving: list[tuple[Foreigner, threading.Thread]] = []
         return self
 
-    def take(self, port: int, *, listens: bool) -> Foreigner:
+    def take(self, port: int) -> Foreigner:
         listener = socket.socket()
+        self._held.append(Foreigner(listener))
         listener.bind(("127.0.0.1", port))
-        found = Foreigner(listener)
-        thread = threading.Thread(target=found.serve)
-        if listens:
-            listener.listen(16)
-            thread.start()
-        self._open.append((found, thread))
-        return found
+        return self._held[-1]
+
+    def listen(self, one: Foreigner) -> None:
+        one.listener.listen(16)
+        thread = threading.Thread(target=one.serve)
+        thread.start()
+        self._serving.append((one, thread))
 
     def __exit__(self, *_: object) -> None:
-        for found, thread in self._open:
-            if thread.is_alive():
-                found.listener.shutdown(socket.SHUT_RDWR)
-            found.listener.close()
-            if thread.is_alive():
-                thread.join()
+        for one, thread in self._serving:
+            one.listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+        for one in self._held:
+            one.listener.close()
 
 
 @pytest.mark.parametrize(("behaviour", "listens"), [("exit", True), ("exit", False), ("stay", True), ("late", True)])
