@@ -22,6 +22,8 @@ _MAY_HAVE_GRANTS = frozenset({Phase.READY, Phase.DRAINING, Phase.STOPPING})
 # A life without a start intent passes `stopping` within one step (S-20, T6).
 _AT_ONCE = frozenset({(Phase.PREPARING, Phase.GONE)})
 _LOADS = frozenset({"session.load-completed", "session.load-failed", "session.load-cancelled"})
+# Virtual time stands still in a circle of steps, so nothing else would ever end it.
+_MOST_AT_ONCE = 20_000
 _DEFECTS = ("stoker_kernel_missed_wakeups_total", "stoker_kernel_faults_total")
 
 
@@ -49,6 +51,7 @@ class Promises:
         self._budgets = dict(self._state.ledger.budgets)
         self._overdraft: dict[PoolId, int] = {}
         self._is_new_step = True
+        self._instant, self._steps_at_once = -1.0, 0
         self.has_injected_defect = False
         runtime.kernel.machine.after.append(self._life_stepped)
         self._watch_steps()
@@ -74,6 +77,11 @@ class Promises:
     def _marking(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def stepped(*arguments: Any) -> Any:
             self._is_new_step = True
+            if self._state.now != self._instant:
+                self._instant, self._steps_at_once = self._state.now, 0
+            self._steps_at_once += 1
+            if self._steps_at_once > _MOST_AT_ONCE:
+                self._broken(f"{_MOST_AT_ONCE} steps of the kernel took no time at all")
             return step(*arguments)
 
         return stepped
@@ -174,6 +182,9 @@ class Promises:
             if key in seen:
                 self._broken(f"replica {key} has two lives")
             seen.add(key)
+            deployment = state.deployments.get(session.state.deployment)
+            if session.phase is Phase.RESERVED and deployment and key[1] >= max(1, deployment.spec.replicas):
+                self._broken(f"a life of replica {key} begins, and {key[0]} may have {deployment.spec.replicas}")
             if session.grants and session.phase not in _MAY_HAVE_GRANTS:
                 self._broken(f"{session.generation} is {session.phase} and has grants")
 
